@@ -1,0 +1,1 @@
+//! The one way in for desired state.

@@ -1,0 +1,74 @@
+//! The closed table of public codes. Each has a page in `docs/errors/`.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $variant:ident = $text:literal,)*) => {
+        /// A public code of a turn's or a request's failure.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+        pub enum Code {
+            $($(#[$doc])* #[serde(rename = $text)] $variant,)*
+        }
+
+        impl Code {
+            /// Every code.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The code as users see it.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The agent sent nothing for too long and confirmed the cancel.
+    TurnInactivityTimeout = "TURN_INACTIVITY_TIMEOUT",
+    /// The agent did not confirm a cancel; its process tree was stopped.
+    TurnCancelUnconfirmed = "TURN_CANCEL_UNCONFIRMED",
+    /// The agent answered with an error, a refusal or an unknown stop reason.
+    TurnFailed = "TURN_FAILED",
+    /// The store could not take the turn's output.
+    TurnPersistFailed = "TURN_PERSIST_FAILED",
+    /// The turn used up its budget.
+    TurnBudgetExhausted = "TURN_BUDGET_EXHAUSTED",
+    /// The session's ttl ended in the turn.
+    TtlExpired = "TTL_EXPIRED",
+    /// The agent's process ended in the turn.
+    AgentProcessInvalidated = "AGENT_PROCESS_INVALIDATED",
+    /// The daemon was stopped in the turn.
+    AppShutdown = "APP_SHUTDOWN",
+    /// The daemon crashed in the turn.
+    AppRestarted = "APP_RESTARTED",
+    /// The parent session cancelled the turn.
+    TurnCancelledByParent = "TURN_CANCELLED_BY_PARENT",
+    /// Somebody other than the parent cancelled the turn.
+    TurnCancelled = "TURN_CANCELLED",
+    /// The parent session was deleted.
+    ParentSessionDeleted = "PARENT_SESSION_DELETED",
+    /// The agent could not be started.
+    SpawnAgentStartFailed = "SPAWN_AGENT_START_FAILED",
+    /// The agent needs a login.
+    SpawnAgentAuthRequired = "SPAWN_AGENT_AUTH_REQUIRED",
+    /// A semantic option has no or several candidates.
+    SpawnConfigurationRequired = "SPAWN_CONFIGURATION_REQUIRED",
+    /// An option could not be set.
+    SpawnConfigFailed = "SPAWN_CONFIG_FAILED",
+    /// A field of the request is wrong.
+    SpawnInvalidRequest = "SPAWN_INVALID_REQUEST",
+    /// A folder of the session's scope is gone from disk.
+    SessionFolderPathMissing = "SESSION_FOLDER_PATH_MISSING",
+    /// A content kind that the agent does not declare.
+    PromptCapabilityMismatch = "PROMPT_CAPABILITY_MISMATCH",
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,46 @@
+//! The records: what users want (`spec`) and what the daemon saw (`status`).
+//!
+//! One kind per file, each with its spec, its status, its defaults and its validation. Pure data:
+//! no I/O, no clock, no randomness, so that the planner can be tested on values alone. These and
+//! the wire modules' are the only serialisable types of the program.
+//!
+//! Source of names, fields and defaults: the record contract that ARCHITECTURE.md describes.
+
+pub mod agent;
+pub mod code;
+pub mod condition;
+pub mod event;
+pub mod field;
+pub mod ids;
+pub mod kind;
+pub mod metadata;
+pub mod object;
+pub mod quantity;
+pub mod report;
+pub mod session;
+pub mod turn;
+pub mod workspace;
+
+pub use agent::{Agent, AgentSpec, AgentStatus};
+pub use code::Code;
+pub use condition::{Condition, ConditionStatus, Conditions};
+pub use event::Event;
+pub use field::{FieldError, FieldErrors, FieldPath};
+pub use ids::{Incarnation, Name, Namespace, Uid};
+pub use kind::Kind;
+pub use metadata::{ObjectMeta, OwnerReference};
+pub use object::{Object, Spec};
+pub use quantity::{Dur, Time};
+pub use report::ReconcileReport;
+pub use session::{Session, SessionSpec, SessionStatus};
+pub use turn::{Turn, TurnSpec, TurnStatus};
+pub use workspace::{Workspace, WorkspaceSpec, WorkspaceStatus};
+
+/// The API group of every kind of ours.
+pub const GROUP: &str = "spawnlet.dev";
+/// The only served version of the group.
+pub const VERSION: &str = "v1alpha1";
+/// `GROUP/VERSION`, as it stands in a document's `apiVersion`.
+pub const API_VERSION: &str = "spawnlet.dev/v1alpha1";
+/// Holds a session's record until its process tree is proven empty; the daemon alone removes it.
+pub const PROCESS_FINALIZER: &str = "spawnlet.dev/process";

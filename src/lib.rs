@@ -1,0 +1,18 @@
+//! spawnlet keeps coding agents as declarative records and drives their processes toward them.
+//!
+//! The map is in `ARCHITECTURE.md`. In one breath: users write desired state ([`api`] records) into
+//! the [`store`] through `rest`, `manifests` and later `mcp`; a `controller` observes each
+//! session as one value, lets the pure [`plan`] decide, carries the steps out through `runtime`
+//! (processes) and `acp` (protocol), and writes back what it saw.
+
+pub mod acp;
+pub mod admission;
+pub mod api;
+pub mod cli;
+pub mod clock;
+pub mod controller;
+pub mod manifests;
+pub mod plan;
+pub mod rest;
+pub mod runtime;
+pub mod store;
