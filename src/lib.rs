@@ -13,6 +13,7 @@ pub mod clock;
 pub mod controller;
 pub mod manifests;
 pub mod plan;
+pub mod ports;
 pub mod rest;
 pub mod runtime;
 pub mod store;

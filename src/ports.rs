@@ -1,0 +1,69 @@
+//! Ports: what the API may read of the running daemon without naming the modules that run it.
+//!
+//! The controller, the manifests and the server implement these; `rest` (and later `mcp`) read
+//! them. Nothing here writes: desired state goes through `admission` alone.
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use crate::api::turn::Activity;
+use crate::api::{Condition, Time, Uid};
+
+/// What is known of a session's running turn between two writes of its status.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LiveActivity {
+    /// The turn.
+    pub turn: Option<Uid>,
+    /// When the agent last sent anything.
+    pub last_activity_at: Option<Time>,
+    /// When it last got on.
+    pub last_progress_at: Option<Time>,
+    /// The last three activities.
+    pub recent: Vec<Activity>,
+}
+
+/// Reads what the controller holds in memory.
+pub trait Live: Send + Sync {
+    /// The activity of a session that has a process.
+    fn activity(&self, session: &Uid) -> Option<LiveActivity>;
+
+    /// The last 128 KiB that a session's agent wrote to standard error, of its newest process.
+    fn stderr(&self, session: &Uid) -> Option<Bytes>;
+
+    /// The durable length in bytes of a turn's transcript, and each change of it; `None` if the
+    /// turn is not running: then its transcript is complete. The sender goes with the turn.
+    fn transcript(&self, turn: &Uid) -> Option<watch::Receiver<u64>>;
+}
+
+/// A manifest file and what became of it.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Manifest {
+    /// Its path, below its directory.
+    pub path: String,
+    /// How many documents it holds.
+    pub documents: u32,
+    /// `Session/default/name` of each object that it has.
+    pub objects: Vec<String>,
+    /// Why it is not applied: `file:line:column: field: what is wrong, what was expected`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When it was last applied whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub applied_at: Option<Time>,
+}
+
+/// Reads what the watched directories hold.
+pub trait Manifests: Send + Sync {
+    /// Every file, in path order.
+    fn manifests(&self) -> Vec<Manifest>;
+}
+
+/// Reads how the daemon is.
+pub trait Health: Send + Sync {
+    /// Whether it is ready: leftovers gone, every manifest directory listed and applied once.
+    fn is_ready(&self) -> bool;
+
+    /// `StoreAvailable, DiskPressure, ClockSteady, WatchNative`.
+    fn conditions(&self) -> Vec<Condition>;
+}
