@@ -200,7 +200,7 @@ impl Model {
             Step::OpenGate
             | Step::Initialize
             | Step::Open(_)
-            | Step::Set(_)
+            | Step::Set { .. }
             | Step::CancelPrompt { .. }
             | Step::Stop { .. } => self.apply_to_live(step, now),
         }
@@ -226,7 +226,11 @@ impl Model {
                     Call::Done(Opened { acp_session_id: "acp".into() })
                 };
             }
-            Step::Set(setting) => live.acp.settings.push((setting.clone(), Ok(()))),
+            Step::Set { turn, setting, wanted } => {
+                let (_, done) = live.acp.tried.get_or_insert((turn.clone(), Default::default()));
+                let before = live.acp.options.clone();
+                done.record(wanted, &before, setting, Err("this agent sets nothing"));
+            }
             Step::CancelPrompt { turn } => {
                 if let Some(prompt) = live.prompt.as_mut().filter(|prompt| prompt.turn == *turn) {
                     prompt.cancels.push(now.mono);

@@ -8,8 +8,8 @@ use crate::api::agent::StopTimes;
 use crate::api::session::{Capabilities, ProcessRecord, Scope};
 use crate::api::{Agent, Incarnation, Session, Turn, Uid};
 use crate::clock::Mono;
-
-use super::settings::{Options, Setting};
+use crate::options::Snapshot;
+use crate::options::settings::{Done, Setting};
 
 /// What one pass over a session sees.
 #[derive(Clone, Debug)]
@@ -233,9 +233,9 @@ pub struct Acp {
     /// How the session was opened.
     pub opened_as: Option<OpenAs>,
     /// The live options, from the newest answer or update.
-    pub options: Options,
-    /// Settings made since the session was opened, in order, with how each went.
-    pub settings: Vec<(Setting, Result<(), String>)>,
+    pub options: Snapshot,
+    /// What was set for a turn so far, and how that went.
+    pub tried: Option<(Uid, Done)>,
     /// The setting that is under way.
     pub setting: Option<Setting>,
     /// `session/close`.
@@ -252,8 +252,8 @@ impl Default for Acp {
             initialize: Call::NotMade,
             open: Call::NotMade,
             opened_as: None,
-            options: Options::default(),
-            settings: Vec::new(),
+            options: Snapshot::default(),
+            tried: None,
             setting: None,
             close: Call::NotMade,
             fault: None,
