@@ -33,6 +33,7 @@ use crate::api::{Incarnation, Session, Turn, Uid};
 use crate::clock::Now;
 use crate::options::settings::{Setting, Wanted};
 
+pub use launch::instance;
 pub use world::{OpenAs, Rung, StopCause, World};
 
 /// What one pass does.
