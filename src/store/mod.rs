@@ -23,6 +23,7 @@ use crate::api::Uid;
 pub mod conformance;
 #[doc(hidden)]
 pub mod fault;
+pub mod journal;
 pub mod sqlite;
 
 /// The largest record value. Larger things are blobs.
