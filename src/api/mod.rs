@@ -8,6 +8,7 @@
 
 pub mod agent;
 pub mod code;
+pub mod command;
 pub mod condition;
 pub mod event;
 pub mod field;
@@ -21,6 +22,7 @@ pub mod quantity;
 pub mod report;
 pub mod session;
 pub mod turn;
+pub mod validate;
 pub mod workspace;
 
 pub use agent::{Agent, AgentSpec, AgentStatus};
