@@ -1,1 +1,3 @@
-//! The watched directory.
+//! The watched directory: manifest files in, desired state out.
+
+pub mod yaml;
