@@ -1,3 +1,5 @@
 //! The watched directory: manifest files in, desired state out.
 
+pub mod diff;
+pub mod directory;
 pub mod yaml;
