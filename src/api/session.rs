@@ -294,6 +294,8 @@ pub struct SessionStatus {
     pub acp_session_id: Option<String>,
     /// Whether the agent was ever given a prompt in this ACP session: then losing it loses memory.
     pub prompted: bool,
+    /// Whether a new ACP session took the place of one that the agent lost.
+    pub has_lost_memory: bool,
     /// Which run of a process this is.
     pub incarnation: Incarnation,
     /// The process that may exist. Absent: none exists.
@@ -315,7 +317,7 @@ pub struct SessionStatus {
     /// Its response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latest_response_id: Option<Uid>,
-    /// The number of the next generated turn name.
+    /// How many turns the session's own record made: the first prompt's.
     pub turns_made: u64,
     /// The live options as they stood last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -517,7 +519,15 @@ pub struct Restarts {
     /// When the next start may be tried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<Time>,
-    /// What went wrong last.
+    /// The generation of the agent that they were seen at: a newer one resets them.
+    pub agent_generation: i64,
+    /// When the last one failed: a prompt that is newer tries again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_at: Option<Time>,
+    /// What went wrong last, in one word.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// What went wrong last, in a sentence.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub last_error: String,
 }

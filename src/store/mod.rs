@@ -11,6 +11,10 @@
 //! Absent on purpose: queries. What must be found is a key, or a secondary key that is written in
 //! the same commit as what it indexes (see [`keys`]).
 
+pub mod memory;
+pub mod records;
+pub mod uids;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -352,7 +356,20 @@ pub mod keys {
     /// A child session of a session. The value is the child's key.
     #[must_use]
     pub fn child_of(parent: &Uid, child: &Uid) -> Key {
-        Key::new(format!("/owner/{parent}/session/{child}"))
+        Key::new(format!("{}{child}", children_of(parent)))
+    }
+
+    /// The prefix of [`child_of`].
+    #[must_use]
+    pub fn children_of(parent: &Uid) -> String {
+        format!("/owner/{parent}/session/")
+    }
+
+    /// The turn that a session's idempotency key made. The value is the turn's uid and the hash of
+    /// its body.
+    #[must_use]
+    pub fn idempotency(session: &Uid, key_sha256: &str) -> Key {
+        Key::new(format!("/idempotency/{session}/{key_sha256}"))
     }
 
     /// A session that the loop must look at after a start: everything but the sessions at rest.
