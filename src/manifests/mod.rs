@@ -2,4 +2,5 @@
 
 pub mod diff;
 pub mod directory;
+pub mod document;
 pub mod yaml;
