@@ -43,6 +43,18 @@ impl Identity {
         Self { inode, born_ns }
     }
 
+    /// The inode.
+    #[must_use]
+    pub const fn inode(self) -> u64 {
+        self.inode
+    }
+
+    /// Nanoseconds since 1970 at its birth, 0 if unknown.
+    #[must_use]
+    pub const fn born_ns(self) -> u128 {
+        self.born_ns
+    }
+
     fn of(metadata: &Metadata) -> Self {
         let born = metadata.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
         Self::new(metadata.ino(), born.map_or(0, |born| born.as_nanos()))
