@@ -432,6 +432,9 @@ pub mod keys {
         Key::new(format!("/report/{object}/{sequence:012}"))
     }
 
+    /// The prefix of [`manifest`].
+    pub const MANIFESTS: &str = "/manifest/";
+
     /// What a manifest file made of an object: the tombstone or the source mark.
     #[must_use]
     pub fn manifest(kind: Kind, namespace: &Namespace, name: &Name) -> Key {
