@@ -417,6 +417,15 @@ pub mod keys {
         Key::new(format!("/report/{object}/{sequence:012}"))
     }
 
+    /// The prefix of the reports of an object, oldest first.
+    #[must_use]
+    pub fn reports_of(object: &Uid) -> String {
+        format!("{REPORTS}{object}/")
+    }
+
+    /// The prefix of every report.
+    pub const REPORTS: &str = "/report/";
+
     /// What a manifest file made of an object: the tombstone or the source mark.
     #[must_use]
     pub fn manifest(kind: Kind, namespace: &Namespace, name: &Name) -> Key {
