@@ -28,7 +28,7 @@ mod serve;
 mod status;
 mod table;
 #[cfg(test)]
-mod tests {}
+mod tests;
 mod transcript;
 mod view;
 mod watch;
@@ -81,7 +81,6 @@ pub struct State {
 }
 
 /// The API as a router: every path goes through the guard.
-#[must_use]
 pub fn router(state: State) -> Router {
     let guard = Arc::new(state.guard.clone());
     Router::new()
