@@ -52,6 +52,7 @@ pub use render::printable;
 pub use serve::{CONNECTIONS_MAX, Listener, serve};
 pub use status::Failure;
 
+use crate::admission::Admission;
 use crate::clock::SharedClock;
 use crate::ports::{Health, Live, Manifests};
 use crate::store::{SharedBlobs, SharedStore};
@@ -64,8 +65,8 @@ pub struct State {
     pub store: SharedStore,
     /// Transcripts and responses are read here.
     pub blobs: SharedBlobs,
-    // ADMISSION
-    // ADMISSION2
+    /// The one way in for desired state.
+    pub admission: Arc<Admission>,
     /// What the controller holds in memory.
     pub live: Arc<dyn Live>,
     /// What the watched directories hold.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::resource::Resource;
-use crate::api::FieldErrors;
+use crate::admission::Refusal;
 use crate::api::field::FieldErrorReason;
 use crate::store;
 
@@ -32,8 +32,6 @@ struct Details {
     group: &'static str,
     #[serde(skip_serializing_if = "str::is_empty")]
     kind: &'static str,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    uid: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     causes: Vec<Cause>,
     #[serde(rename = "retryAfterSeconds", skip_serializing_if = "Option::is_none")]
@@ -89,51 +87,6 @@ impl Failure {
             format!("{} \"{name}\" not found", resource.qualified()),
         )
         .about(resource.plural(), resource, name)
-    }
-
-    /// 409: the name is taken. `details.kind` is the plural here, as Kubernetes has it.
-    #[must_use]
-    pub fn already_exists(resource: Resource, name: &str) -> Self {
-        Self::new(
-            StatusCode::CONFLICT,
-            "AlreadyExists",
-            format!("{} \"{name}\" already exists", resource.qualified()),
-        )
-        .about(resource.plural(), resource, name)
-    }
-
-    /// 409: another writer came first, or a precondition does not hold.
-    #[must_use]
-    pub fn conflict(resource: Resource, name: &str, why: impl std::fmt::Display) -> Self {
-        Self::new(
-            StatusCode::CONFLICT,
-            "Conflict",
-            format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.qualified()),
-        )
-        .about(resource.kind(), resource, name)
-    }
-
-    /// 422: the record is not one that the daemon can carry out.
-    #[must_use]
-    pub fn invalid(resource: Resource, name: &str, errors: &FieldErrors) -> Self {
-        let mut failure = Self::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "Invalid",
-            format!("{} \"{name}\" is invalid: {errors}", resource.qualified_kind()),
-        )
-        .about(resource.kind(), resource, name);
-        if let Some(details) = &mut failure.details {
-            details.causes = errors
-                .0
-                .iter()
-                .map(|error| Cause {
-                    reason: error.reason,
-                    field: error.field.as_str().to_owned(),
-                    message: error.message.clone(),
-                })
-                .collect();
-        }
-        failure
     }
 
     /// 405: the path is there, the verb is not.
@@ -237,6 +190,40 @@ impl Failure {
             map.insert("details".to_owned(), json!(details));
         }
         status
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let code =
+            StatusCode::from_u16(refusal.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        if code.is_server_error() {
+            tracing::error!(%refusal, "a write failed");
+        }
+        let told = refusal.details();
+        let causes = told
+            .causes
+            .into_iter()
+            .map(|error| Cause {
+                reason: error.reason,
+                field: error.field.as_str().to_owned(),
+                message: error.message,
+            })
+            .collect();
+        let details = Details {
+            name: told.name,
+            group: told.group,
+            kind: told.kind,
+            causes,
+            retry_after_seconds: told.retry_after_secs,
+        };
+        Self {
+            code,
+            reason: refusal.reason(),
+            message: refusal.to_string(),
+            details: (details != Details::default()).then(|| Box::new(details)),
+            retry_after_seconds: told.retry_after_secs,
+        }
     }
 }
 
