@@ -1,1 +1,3 @@
 //! The reconcile loop.
+
+pub mod queue;

@@ -365,8 +365,7 @@ pub mod keys {
         format!("/owner/{parent}/session/")
     }
 
-    /// The turn that a session's idempotency key made. The value is the turn's uid and the hash of
-    /// its body.
+    /// The turn that a session's idempotency key made. The value is the turn's key.
     #[must_use]
     pub fn idempotency(session: &Uid, key_sha256: &str) -> Key {
         Key::new(format!("/idempotency/{session}/{key_sha256}"))

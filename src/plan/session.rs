@@ -1,0 +1,329 @@
+//! The stages of a pass over a session, in order.
+
+use crate::api::session::{EndOutcome, SessionEnd};
+use crate::api::turn::{CancelBy, Delivery, TurnDesiredState, TurnPhase, TurnSpec};
+use crate::api::{Code, Name, ObjectMeta, OwnerReference, Turn, Uid};
+use crate::clock::Now;
+
+use super::deadlines::{self, Clock};
+use super::draft::Draft;
+use super::turn::Ending;
+use super::world::{Live, Stage, StopCause, World};
+use super::{Plan, Step, ending, launch, status, stop};
+
+/// Decides what one pass does.
+pub(super) fn plan(world: &World, now: Now) -> Plan {
+    let mut draft = Draft::new(world, now);
+    launch::forgive(&mut draft);
+    ending::settle(&mut draft);
+    ending::interrupt_turns(&mut draft);
+    status::resolve(&mut draft);
+    ending::decide(&mut draft);
+    clocks(&mut draft);
+    ending::expire_if_lost(&mut draft);
+    if draft.session.status.end.is_some() {
+        ending::carry_out(&mut draft);
+    } else if world.daemon.is_stopping {
+        shut_down(&mut draft);
+    } else {
+        first_turn(&mut draft);
+        run(&mut draft);
+    }
+    draft.finish()
+}
+
+/// The clocks that end a session, or its process, or its turn.
+fn clocks(draft: &mut Draft<'_>) {
+    if draft.session.status.end.is_some() {
+        return;
+    }
+    let has_turn = draft.active_turn().is_some() || !draft.pending_turns().is_empty();
+    let running =
+        deadlines::running(draft.world, draft.session.status.idle_since, has_turn, draft.now);
+    if let Some(next) = deadlines::next_in(&running) {
+        draft.wake_in(next);
+    }
+    let at = draft.time();
+    match deadlines::first_over(&running) {
+        None => {}
+        Some(Clock::Ttl) => draft.end_session(SessionEnd {
+            outcome: EndOutcome::Stopped,
+            reason: "TtlExpired".to_owned(),
+            message: "its ttl ended".to_owned(),
+            code: Some(Code::TtlExpired),
+            at,
+        }),
+        Some(Clock::Inactivity) => draft.end_session(SessionEnd {
+            outcome: EndOutcome::Stopped,
+            reason: "Inactivity".to_owned(),
+            message: format!(
+                "the agent sent nothing for {} in a turn",
+                draft.session.spec.turn_inactivity_timeout
+            ),
+            code: Some(Code::TurnInactivityTimeout),
+            at,
+        }),
+        Some(Clock::Idle) => park(draft),
+    }
+}
+
+/// An idle process goes: the session hibernates if its agent can take it up again.
+fn park(draft: &mut Draft<'_>) {
+    let Some(live) = draft.world.live() else { return };
+    if live.stop.is_some() || matches!(live.stage, Stage::Empty { .. }) {
+        return;
+    }
+    let status = &draft.session.status;
+    let can_go_on = !status.prompted
+        || status.capabilities.as_ref().is_some_and(|found| found.resume || found.load);
+    if can_go_on {
+        draft.because(
+            "it had no turn for its idleTimeout: its process is stopped, it can be gone on with",
+        );
+        stop::climb(draft, live, &StopCause::Idle);
+    } else {
+        let at = draft.time();
+        draft.end_session(SessionEnd {
+            outcome: EndOutcome::Stopped,
+            reason: "IdleTimeout".to_owned(),
+            message:
+                "it had no turn for its idleTimeout, and its agent can neither resume nor load"
+                    .to_owned(),
+            code: None,
+            at,
+        });
+    }
+}
+
+/// The turn that the session's own prompt makes. Its name and uid come from the record, so that a
+/// second pass makes none.
+fn first_turn(draft: &mut Draft<'_>) {
+    let session = &mut draft.session;
+    let has_prompt = session.spec.prompt.is_some() || session.spec.prompt_blocks.is_some();
+    if !has_prompt || session.status.turns_made > 0 {
+        return;
+    }
+    session.status.turns_made += 1;
+    let number = session.status.turns_made;
+    let mut metadata = ObjectMeta {
+        name: turn_name(&session.metadata.name, number),
+        namespace: session.metadata.namespace.clone(),
+        uid: first_turn_uid(&session.metadata.uid),
+        generation: 1,
+        creation_timestamp: Some(draft.now.time),
+        ..ObjectMeta::default()
+    };
+    metadata.owner_references.push(owner_reference(session));
+    let spec = TurnSpec {
+        session: session.metadata.name.clone(),
+        prompt: session.spec.prompt.clone(),
+        prompt_blocks: session.spec.prompt_blocks.clone(),
+        ..TurnSpec::default()
+    };
+    draft.because("its prompt becomes its first turn");
+    draft.change.create_turn = Some(Turn::new(metadata, spec));
+}
+
+/// `<session, cut to 50>-<n>`.
+#[must_use]
+pub(super) fn turn_name(session: &Name, number: u64) -> Name {
+    let stem: String = session.as_str().chars().take(50).collect();
+    Name::new(format!("{}-{number}", stem.trim_end_matches('-')))
+}
+
+/// The session's uid with its last digit changed: unique, and the same in every pass.
+fn first_turn_uid(session: &Uid) -> Uid {
+    let mut text = session.as_str().to_owned();
+    let last = text.pop().unwrap_or('0');
+    let digit = last.to_digit(16).unwrap_or(0) ^ 1;
+    text.push(char::from_digit(digit, 16).unwrap_or('0'));
+    Uid::new(text)
+}
+
+fn owner_reference(session: &crate::api::Session) -> OwnerReference {
+    OwnerReference {
+        api_version: session.api_version.clone(),
+        kind: session.kind.clone(),
+        name: session.metadata.name.clone(),
+        uid: session.metadata.uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// The daemon stops: what runs is cancelled, then stopped; what waits goes on waiting.
+fn shut_down(draft: &mut Draft<'_>) {
+    let world = draft.world;
+    draft.because("the daemon stops");
+    let Some(live) = world.live() else { return };
+    match &live.stage {
+        Stage::Gated { .. } | Stage::Running | Stage::Unprovable => {
+            stop::climb(draft, live, &StopCause::Shutdown);
+        }
+        Stage::Exited { at, .. } => stop::await_empty(draft, live, *at),
+        Stage::Empty { .. } => {}
+    }
+}
+
+/// A session that takes turns.
+fn run(draft: &mut Draft<'_>) {
+    for index in draft.pending_turns() {
+        if draft.turns[index].spec.desired_state == TurnDesiredState::Cancelled {
+            ending::mark_cancel(draft, index, CancelBy::Operator);
+            ending::turn(draft, index, &Ending::NeverSent);
+        }
+    }
+    if let Some(live) = draft.world.live()
+        && is_going(live)
+    {
+        go_on_stopping(draft, live);
+        return;
+    }
+    match draft.active_turn() {
+        Some(index) => drive(draft, index),
+        None => take_next(draft),
+    }
+}
+
+/// Whether a process is on its way out, whatever the turns want.
+fn is_going(live: &Live) -> bool {
+    live.stop.is_some()
+        || matches!(live.stage, Stage::Exited { .. } | Stage::Unprovable)
+        || (live.acp.is_eof && matches!(live.stage, Stage::Running))
+}
+
+fn go_on_stopping(draft: &mut Draft<'_>, live: &Live) {
+    match &live.stage {
+        Stage::Exited { at, .. } => stop::await_empty(draft, live, *at),
+        Stage::Gated { .. } | Stage::Running | Stage::Unprovable => {
+            let cause = live.stop.as_ref().map_or(StopCause::Broken, |stop| stop.cause.clone());
+            stop::climb(draft, live, &cause);
+        }
+        Stage::Empty { .. } => {}
+    }
+}
+
+/// Takes the oldest waiting turn if everything that it needs is there.
+fn take_next(draft: &mut Draft<'_>) {
+    let Some(&index) = draft.pending_turns().first() else {
+        rest(draft);
+        return;
+    };
+    if draft.change.create_turn.is_some() {
+        return;
+    }
+    let needs_process =
+        draft.world.live().is_none_or(|live| matches!(live.stage, Stage::Empty { .. }));
+    if matches!(draft.world.process, super::world::Process::Unproven) {
+        return;
+    }
+    if needs_process && !launch::can_start(draft) {
+        wait_with(draft, index, "CannotStart");
+        return;
+    }
+    if !draft.world.has_free_slot {
+        draft.because("waits for capacity: every turn slot of the daemon is taken");
+        wait_with(draft, index, "WaitingForCapacity");
+        return;
+    }
+    let turn = &mut draft.turns[index];
+    turn.status.phase = TurnPhase::Starting;
+    turn.status.reason.clear();
+    turn.status.message.clear();
+    turn.status.started_at = Some(draft.now.time);
+    draft.change.take_slot = Some(turn.metadata.uid.clone());
+    draft.session.status.idle_since = None;
+    if needs_process && draft.world.live().is_some() {
+        // The empty process is let go of in this pass; the next one launches.
+        return;
+    }
+    drive(draft, index);
+}
+
+/// Says on a waiting turn what it waits for.
+fn wait_with(draft: &mut Draft<'_>, index: usize, reason: &str) {
+    let turn = &mut draft.turns[index];
+    reason.clone_into(&mut turn.status.reason);
+}
+
+/// No turn: the idle clock runs if there is a process.
+fn rest(draft: &mut Draft<'_>) {
+    if draft.world.live().is_some() && draft.session.status.idle_since.is_none() {
+        draft.session.status.idle_since = Some(draft.now.time);
+        let idle = draft.session.spec.idle_timeout;
+        if !idle.is_zero() {
+            draft.wake_in(idle.get());
+        }
+    }
+    draft.because(if draft.change.create_turn.is_some() { "a turn was made" } else { "no turn" });
+}
+
+/// Drives the turn that has the session.
+fn drive(draft: &mut Draft<'_>, index: usize) {
+    if draft.turns[index].spec.desired_state == TurnDesiredState::Cancelled {
+        ending::mark_cancel(draft, index, CancelBy::Operator);
+    }
+    let is_cancelled = draft.turns[index].status.cancel.is_some();
+    let delivery = draft.turns[index].status.delivery;
+    match (is_cancelled, delivery) {
+        (true, Delivery::NotSent) => {
+            ending::turn(draft, index, &Ending::NeverSent);
+            draft.wake_in(std::time::Duration::ZERO);
+        }
+        (true, Delivery::Unknown | Delivery::Sent) => cancel(draft, index),
+        (false, Delivery::NotSent | Delivery::Unknown) => launch::progress(draft, index),
+        (false, Delivery::Sent) => draft.because("the turn runs"),
+    }
+}
+
+/// A cancel right behind a prompt is lost on some agents: it is written after the first update of
+/// the turn, or after this long.
+const CANCEL_HOLD: std::time::Duration = std::time::Duration::from_millis(250);
+/// A cancel that brings no answer within this time is written once more.
+const CANCEL_AGAIN: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Cancels the turn that the agent has.
+fn cancel(draft: &mut Draft<'_>, index: usize) {
+    let world = draft.world;
+    draft.turns[index].status.phase = TurnPhase::Cancelling;
+    let uid = draft.turns[index].metadata.uid.clone();
+    let Some(live) = world.live() else {
+        ending::turn(draft, index, &Ending::Unconfirmed);
+        return;
+    };
+    let Some(prompt) = live.prompt.as_ref().filter(|prompt| prompt.turn == uid) else {
+        // Recorded as being written, but this process never had it.
+        ending::turn(draft, index, &Ending::NeverSent);
+        return;
+    };
+    draft.because("waits for the agent to confirm the cancel");
+    let grace = world.stop_times().cancel.get();
+    let now = draft.now.mono;
+    // A prompt that cannot even be written is given the same time, from when the cancel was asked.
+    let asked =
+        draft.turns[index].status.cancel.as_ref().map_or(draft.now.time, |cancel| cancel.at);
+    let Some(&first) = prompt.cancels.first() else {
+        match prompt.written_at {
+            Some(at) if prompt.is_answered || now.since(at) >= CANCEL_HOLD => {
+                draft.act(Step::CancelPrompt { turn: uid });
+                draft.wake_in(CANCEL_AGAIN.min(grace));
+            }
+            Some(at) => draft.wake_in(CANCEL_HOLD.saturating_sub(now.since(at))),
+            None if draft.time().since(asked) >= grace => {
+                stop::climb(draft, live, &StopCause::Unconfirmed);
+            }
+            None => draft.wake_in(grace.saturating_sub(draft.time().since(asked))),
+        }
+        return;
+    };
+    let passed = now.since(first);
+    if passed >= grace {
+        stop::climb(draft, live, &StopCause::Unconfirmed);
+    } else if prompt.cancels.len() < 2 && passed >= CANCEL_AGAIN {
+        draft.act(Step::CancelPrompt { turn: uid });
+        draft.wake_in(grace.saturating_sub(passed));
+    } else {
+        let again = if prompt.cancels.len() < 2 { CANCEL_AGAIN } else { grace };
+        draft.wake_in(again.min(grace).saturating_sub(passed));
+    }
+}
