@@ -425,6 +425,9 @@ pub mod keys {
     /// The prefix of every report.
     pub const REPORTS: &str = "/report/";
 
+    /// The prefix of [`manifest`].
+    pub const MANIFESTS: &str = "/manifest/";
+
     /// What a manifest file made of an object: the tombstone or the source mark.
     #[must_use]
     pub fn manifest(kind: Kind, namespace: &Namespace, name: &Name) -> Key {
