@@ -432,6 +432,15 @@ pub mod keys {
         Key::new(format!("/report/{object}/{sequence:012}"))
     }
 
+    /// The prefix of the reports of an object, oldest first.
+    #[must_use]
+    pub fn reports_of(object: &Uid) -> String {
+        format!("{REPORTS}{object}/")
+    }
+
+    /// The prefix of every report.
+    pub const REPORTS: &str = "/report/";
+
     /// The prefix of [`manifest`].
     pub const MANIFESTS: &str = "/manifest/";
 
