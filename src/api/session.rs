@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::agent::{McpServer, Permissions};
-use super::{Code, Conditions, Dur, FieldErrors, Incarnation, Kind, Name, Object, Spec, Time, Uid};
+use super::{
+    Code, Conditions, Dur, FieldErrors, Incarnation, Kind, Name, Object, Spec, Time, Uid, validate,
+};
 
 /// A `Session` record.
 pub type Session = Object<SessionSpec>;
@@ -537,10 +539,10 @@ impl Spec for SessionSpec {
     const KIND: Kind = Kind::Session;
 
     fn validate(&self) -> Result<(), FieldErrors> {
-        FieldErrors::default().into_result()
+        validate::session::spec(self)
     }
 
-    fn validate_update(&self, _old: &Self) -> Result<(), FieldErrors> {
-        Ok(())
+    fn validate_update(&self, old: &Self) -> Result<(), FieldErrors> {
+        validate::session::update(old, self)
     }
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use crate::api::session::{Capabilities, ProcessRecord, ProcessState};
 use crate::api::turn::{CancelBy, Delivery, TurnPhase};
-use crate::api::{Agent, AgentSpec, Code};
+use crate::api::{Agent, AgentSpec, Code, SessionSpec, TurnSpec};
+use crate::options::settings::{Done, Next, Wanted, next_setting};
+use crate::options::{Issue, IssueReason, mode_names};
 
 use super::draft::Draft;
-use super::settings::{self, Next};
 use super::turn::Ending;
 use super::world::{
     Call, CallFailure, CallFailureKind, Finding, Live, OpenAs, Stage, StartFailure, StopCause,
@@ -178,7 +179,7 @@ fn launch(draft: &mut Draft<'_>, index: usize) {
 /// The nonce of a process tree: it names store, session and run, so that a leftover tells whose it
 /// was.
 #[must_use]
-pub(super) fn instance(store_id: &str, session: &str, incarnation: u64) -> String {
+pub fn instance(store_id: &str, session: &str, incarnation: u64) -> String {
     format!("{store_id}.{session}.{incarnation}")
 }
 
@@ -367,47 +368,75 @@ fn configure(draft: &mut Draft<'_>, index: usize, live: &Live) {
         return;
     }
     let Finding::Found(agent) = &draft.world.agent else { return };
-    let wanted = settings::wanted(&agent.spec, &draft.session.spec, &draft.turns[index].spec);
-    match settings::next(&wanted, &live.acp.options, &live.acp.settings) {
+    let turn = &draft.turns[index];
+    let wanted = wanted(&agent.spec, &draft.session.spec, &turn.spec);
+    let uid = turn.metadata.uid.clone();
+    let nothing = Done::default();
+    let done = match &live.acp.tried {
+        Some((turn, done)) if *turn == uid => done,
+        Some(_) | None => &nothing,
+    };
+    let (code, reason, message, issues) = match next_setting(&wanted, &live.acp.options, done) {
         Next::Set(setting) => {
             draft.because(format!("sets {setting}"));
-            draft.act(Step::Set(setting));
+            draft.act(Step::Set { turn: uid, setting, wanted: Box::new(wanted) });
             draft.wake_in(start_timeout(draft));
+            return;
         }
-        Next::Done { warnings } => {
+        Next::Done(warnings) => {
             draft.turns[index].status.warnings = warnings;
-            draft.turns[index].status.config = live.acp.options.values();
-            draft.session.status.config = live.acp.options.values();
+            draft.turns[index].status.config = live.acp.options.config_values();
+            draft.session.status.config = live.acp.options.config_values();
             dispatch(draft, index, live);
+            return;
         }
         Next::Required(issues) => {
-            let ending = Ending::Discarded {
-                code: Code::SpawnConfigurationRequired,
-                reason: "ConfigurationRequired",
-                message: settings::describe(&issues),
-                issues,
-            };
-            ending::turn(draft, index, &ending);
+            let values = issues.iter().filter_map(|issue| serde_json::to_value(issue).ok());
+            let (values, message) = (values.collect(), describe(&issues));
+            (Code::SpawnConfigurationRequired, "ConfigurationRequired", message, values)
         }
-        Next::Failed(message) => {
-            let ending = Ending::Discarded {
-                code: Code::SpawnConfigFailed,
-                reason: "ConfigFailed",
-                message,
-                issues: Vec::new(),
-            };
-            ending::turn(draft, index, &ending);
-        }
-        Next::Invalid(message) => {
-            let ending = Ending::Discarded {
-                code: Code::SpawnInvalidRequest,
-                reason: "ConfigInvalid",
-                message,
-                issues: Vec::new(),
-            };
-            ending::turn(draft, index, &ending);
-        }
+        Next::Failed(message) => (Code::SpawnConfigFailed, "ConfigFailed", message, Vec::new()),
+        Next::Invalid(message) => (Code::SpawnInvalidRequest, "ConfigInvalid", message, Vec::new()),
+    };
+    ending::turn(draft, index, &Ending::Discarded { code, reason, message, issues });
+}
+
+/// What a turn wants of the agent's options: its own words, then the session's, then the agent's.
+fn wanted(agent: &AgentSpec, session: &SessionSpec, turn: &TurnSpec) -> Wanted {
+    let first = |texts: [&Option<String>; 3]| texts.into_iter().flatten().next().cloned();
+    let mut config = agent.config.clone();
+    config.extend(session.config.clone());
+    config.extend(turn.config.clone());
+    let permissions = session.permissions.unwrap_or(agent.permissions).min(agent.permissions);
+    Wanted {
+        modes: mode_names(permissions, &agent.mode_map),
+        model: first([&turn.model, &session.model, &agent.model]),
+        thought_level: first([&turn.thought_level, &session.thought_level, &agent.thought_level]),
+        config,
     }
+}
+
+/// What does not resolve, as a sentence.
+fn describe(issues: &[Issue]) -> String {
+    let sentences = issues.iter().map(|issue| {
+        let (parameter, requested) = (&issue.parameter, &issue.requested);
+        let values: Vec<_> = issue.candidates.iter().map(|choice| choice.value.as_str()).collect();
+        let values = values.join(", ");
+        match issue.reason {
+            IssueReason::Unsupported => {
+                format!("{parameter} {requested:?} is not offered; the agent offers: {values}")
+            }
+            IssueReason::Ambiguous => {
+                format!("{parameter} {requested:?} means several: {values}; name one")
+            }
+            IssueReason::MissingCategoryOption => {
+                format!(
+                    "{parameter} {requested:?} cannot be set: the agent has no one option for it"
+                )
+            }
+        }
+    });
+    sentences.collect::<Vec<_>>().join("; ")
 }
 
 fn dispatch(draft: &mut Draft<'_>, index: usize, live: &Live) {

@@ -17,7 +17,6 @@ mod draft;
 mod ending;
 mod launch;
 mod session;
-pub mod settings;
 pub mod status;
 mod stop;
 mod turn;
@@ -32,8 +31,9 @@ use std::time::Duration;
 
 use crate::api::{Incarnation, Session, Turn, Uid};
 use crate::clock::Now;
+use crate::options::settings::{Setting, Wanted};
 
-pub use settings::Setting;
+pub use launch::instance;
 pub use world::{OpenAs, Rung, StopCause, World};
 
 /// What one pass does.
@@ -79,7 +79,14 @@ pub enum Step {
     /// Before: `initialize` was answered. Opens the ACP session, once a process.
     Open(OpenAs),
     /// Before: the session is open and no setting is under way. Sets one option or mode.
-    Set(Setting),
+    Set {
+        /// For which turn.
+        turn: Uid,
+        /// What is set.
+        setting: Setting,
+        /// What the turn wants in all, to judge the outcome by.
+        wanted: Box<Wanted>,
+    },
     /// Before: the turn is recorded as `Starting` with delivery `Unknown`. Writes its uid to the
     /// journal, then the prompt to the agent. A second run finds the uid in the journal and fails.
     Submit {
@@ -115,7 +122,7 @@ impl Step {
             Self::Open(OpenAs::New) => "OpenNew".to_owned(),
             Self::Open(OpenAs::Resume(_)) => "OpenResume".to_owned(),
             Self::Open(OpenAs::Load(_)) => "OpenLoad".to_owned(),
-            Self::Set(setting) => format!("Set({setting})"),
+            Self::Set { setting, .. } => format!("Set({setting})"),
             Self::Submit { .. } => "Submit".to_owned(),
             Self::CancelPrompt { .. } => "CancelPrompt".to_owned(),
             Self::Stop { rung, .. } => format!("Stop({rung:?})"),
@@ -132,7 +139,7 @@ impl Step {
             | Self::OpenGate
             | Self::Initialize
             | Self::Open(_)
-            | Self::Set(_)
+            | Self::Set { .. }
             | Self::CancelPrompt { .. }
             | Self::Stop { .. }
             | Self::Forget => false,

@@ -120,8 +120,11 @@ impl Model {
         });
         Some(World {
             turns: turns.collect(),
-            stored_turns: self.turns.clone(),
-            children: 0,
+            below: session
+                .status
+                .finished_at
+                .is_some()
+                .then(|| Below { turns: self.turns.clone(), children: 0 }),
             owner: self.owner,
             agent: self.agent.clone(),
             scope: self.scope.clone(),
@@ -200,7 +203,7 @@ impl Model {
             Step::OpenGate
             | Step::Initialize
             | Step::Open(_)
-            | Step::Set(_)
+            | Step::Set { .. }
             | Step::CancelPrompt { .. }
             | Step::Stop { .. } => self.apply_to_live(step, now),
         }
@@ -226,10 +229,14 @@ impl Model {
                     Call::Done(Opened { acp_session_id: "acp".into() })
                 };
             }
-            Step::Set(setting) => live.acp.settings.push((setting.clone(), Ok(()))),
+            Step::Set { turn, setting, wanted } => {
+                let (_, done) = live.acp.tried.get_or_insert((turn.clone(), Default::default()));
+                let before = live.acp.options.clone();
+                done.record(wanted, &before, setting, Err("this agent sets nothing"));
+            }
             Step::CancelPrompt { turn } => {
                 if let Some(prompt) = live.prompt.as_mut().filter(|prompt| prompt.turn == *turn) {
-                    prompt.cancels.push(now.mono);
+                    prompt.cancel_asked_at = Some(now.mono);
                 }
             }
             Step::Stop { rung, cause } => take_rung(live, *rung, cause, now, behaviour),
@@ -289,7 +296,7 @@ impl Model {
         if prompt.written_at.is_none() {
             return false;
         }
-        let is_after_cancel = !prompt.cancels.is_empty();
+        let is_after_cancel = prompt.cancel_asked_at.is_some();
         match behaviour {
             Behaviour::Prompt => {}
             Behaviour::Endless if is_after_cancel => {}
@@ -339,8 +346,7 @@ pub(crate) fn prompt(turn: &Uid, written_at: Option<Mono>) -> Prompt {
     Prompt {
         turn: turn.clone(),
         written_at,
-        is_answered: false,
-        cancels: Vec::new(),
+        cancel_asked_at: None,
         end: None,
         response_bytes: 0,
         steps: 0,
@@ -357,7 +363,7 @@ fn take_rung(live: &mut Live, rung: Rung, cause: &StopCause, now: Now, behaviour
     match rung {
         Rung::Cancel => {
             if let Some(prompt) = &mut live.prompt {
-                prompt.cancels.push(now.mono);
+                prompt.cancel_asked_at = Some(now.mono);
             }
         }
         Rung::Close => live.acp.close = Call::Done(()),

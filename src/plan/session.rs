@@ -276,12 +276,6 @@ fn drive(draft: &mut Draft<'_>, index: usize) {
     }
 }
 
-/// A cancel right behind a prompt is lost on some agents: it is written after the first update of
-/// the turn, or after this long.
-const CANCEL_HOLD: std::time::Duration = std::time::Duration::from_millis(250);
-/// A cancel that brings no answer within this time is written once more.
-const CANCEL_AGAIN: std::time::Duration = std::time::Duration::from_secs(2);
-
 /// Cancels the turn that the agent has.
 fn cancel(draft: &mut Draft<'_>, index: usize) {
     let world = draft.world;
@@ -297,33 +291,16 @@ fn cancel(draft: &mut Draft<'_>, index: usize) {
         return;
     };
     draft.because("waits for the agent to confirm the cancel");
+    if prompt.cancel_asked_at.is_none() {
+        // The connection chooses the moment: right behind a prompt some agents lose a cancel.
+        draft.act(Step::CancelPrompt { turn: uid });
+    }
+    let asked = draft.turns[index].status.cancel.as_ref().map_or(draft.now.time, |cancel| cancel.at);
     let grace = world.stop_times().cancel.get();
-    let now = draft.now.mono;
-    // A prompt that cannot even be written is given the same time, from when the cancel was asked.
-    let asked =
-        draft.turns[index].status.cancel.as_ref().map_or(draft.now.time, |cancel| cancel.at);
-    let Some(&first) = prompt.cancels.first() else {
-        match prompt.written_at {
-            Some(at) if prompt.is_answered || now.since(at) >= CANCEL_HOLD => {
-                draft.act(Step::CancelPrompt { turn: uid });
-                draft.wake_in(CANCEL_AGAIN.min(grace));
-            }
-            Some(at) => draft.wake_in(CANCEL_HOLD.saturating_sub(now.since(at))),
-            None if draft.time().since(asked) >= grace => {
-                stop::climb(draft, live, &StopCause::Unconfirmed);
-            }
-            None => draft.wake_in(grace.saturating_sub(draft.time().since(asked))),
-        }
-        return;
-    };
-    let passed = now.since(first);
+    let passed = draft.time().since(asked);
     if passed >= grace {
         stop::climb(draft, live, &StopCause::Unconfirmed);
-    } else if prompt.cancels.len() < 2 && passed >= CANCEL_AGAIN {
-        draft.act(Step::CancelPrompt { turn: uid });
-        draft.wake_in(grace.saturating_sub(passed));
     } else {
-        let again = if prompt.cancels.len() < 2 { CANCEL_AGAIN } else { grace };
-        draft.wake_in(again.min(grace).saturating_sub(passed));
+        draft.wake_in(grace.saturating_sub(passed));
     }
 }
