@@ -104,7 +104,8 @@ impl Applier<'_> {
         outcome: &mut Outcome,
     ) -> Result<(), Stalled> {
         let object = &document.claim.object;
-        let entry = |hash: &DocumentHash, uid: Uid| Entry { hash: hash.clone(), uid, ..file.place.clone() };
+        let entry =
+            |hash: &DocumentHash, uid: Uid| Entry { hash: hash.clone(), uid, ..file.place.clone() };
         match action {
             Action::Wait => outcome.is_waiting = true,
             Action::Mark(uid) => {

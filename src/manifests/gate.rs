@@ -8,10 +8,9 @@ use super::diff::ObjectId;
 use super::document::Checked;
 use super::yaml::Error;
 use crate::admission::{
-    Admission, Admitted, Applied, DeleteOptions, FieldValidation, MANAGED_BY, Refusal,
-    WriteOptions, Writer,
+    Admission, Admitted, Applied, DeleteOptions, FieldValidation, Refusal, WriteOptions, Writer,
 };
-use crate::api::{FieldError, Kind, Name, Namespace, Uid};
+use crate::api::{FieldError, Kind, MANAGED_BY, Name, Namespace, Uid};
 use crate::store::records::Page;
 
 /// An object as it is in the store.
@@ -134,8 +133,7 @@ pub(super) fn faults(document: &Checked, refusal: &Refusal) -> Vec<Error> {
     if fields.is_empty() {
         return vec![document.fault(refusal.to_string())];
     }
-    let fault = |error: &FieldError| {
-        document.document.fault(error.field.as_str(), error.message.clone())
-    };
+    let fault =
+        |error: &FieldError| document.document.fault(error.field.as_str(), error.message.clone());
     fields.iter().map(fault).collect()
 }

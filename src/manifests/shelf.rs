@@ -16,7 +16,7 @@ use crate::api::Time;
 use crate::clock::Mono;
 
 /// How long a file's content must have stood still.
-pub const SETTLE: Duration = Duration::from_millis(200);
+pub(super) const SETTLE: Duration = Duration::from_millis(200);
 
 /// What a file said when it was last taken.
 #[derive(Clone, Debug)]

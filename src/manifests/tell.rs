@@ -60,7 +60,8 @@ impl Teller {
                 tracing::info!(manifest = %path, "in order again");
                 self.event(path, EventType::Normal, "ManifestApplied", "in order again", now).await;
             }
-            if let Some(warning) = told.warning.as_ref().filter(|_| told.warning != before.warning) {
+            if let Some(warning) = told.warning.as_ref().filter(|_| told.warning != before.warning)
+            {
                 tracing::warn!(manifest = %path, "{warning}");
                 self.event(path, EventType::Warning, "ManifestWarning", warning, now).await;
             }
@@ -91,9 +92,8 @@ impl Teller {
         let name = Name::new(format!("manifest-{digest}"));
         let key = keys::record(Kind::Event, &namespace, &name);
         let stored = self.store.get(&key).await?;
-        let last = stored
-            .as_ref()
-            .and_then(|record| serde_json::from_slice::<Event>(&record.value).ok());
+        let last =
+            stored.as_ref().and_then(|record| serde_json::from_slice::<Event>(&record.value).ok());
         let (count, first, uid) = match last {
             Some(last) => (last.count.saturating_add(1), last.first_timestamp, last.metadata.uid),
             None => (1, now.time, self.uids.make()),

@@ -193,7 +193,8 @@ impl Service {
             let mut wake: Option<Mono> = None;
             list_all(&mut directories);
             let wanted = |directories: &[Directory]| {
-                let listings = directories.iter().filter_map(|directory| directory.listing.as_ref());
+                let listings =
+                    directories.iter().filter_map(|directory| directory.listing.as_ref());
                 listings.flat_map(|listing| listing.directories.clone()).collect()
             };
             if native.arm(&wanted(&directories)) {
@@ -337,7 +338,10 @@ impl Service {
             let fault = Error {
                 place: claim.place,
                 field: "metadata.name".to_owned(),
-                message: format!("{} is in {first} too, which has it, expected one file", claim.object),
+                message: format!(
+                    "{} is in {first} too, which has it, expected one file",
+                    claim.object
+                ),
             };
             Some((conflict.source.clone(), vec![fault]))
         };
@@ -439,3 +443,6 @@ fn list_all(directories: &mut [Directory]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
