@@ -195,7 +195,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("a.yaml");
         let mut shelf = Shelf::default();
-        let mut look = |shelf: &mut Shelf, at: u64| {
+        let look = |shelf: &mut Shelf, at: u64| {
             let listing = directory::list(root.path()).unwrap();
             shelf.take(root.path(), &listing, Mono(at), false)
         };

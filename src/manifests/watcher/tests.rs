@@ -13,7 +13,7 @@ use crate::clock::{Clock, ManualClock, SystemClock};
 use crate::ports::Manifest;
 use crate::store::memory::MemoryStore;
 use crate::store::records::{Page, Records, Txn};
-use crate::store::{Store, keys};
+use crate::store::keys;
 
 /// A service that is driven look by look, by a manual clock.
 struct Bench {
