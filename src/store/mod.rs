@@ -417,15 +417,6 @@ pub mod keys {
         format!("/waiting/{}/{namespace}/{name}/", kind.singular())
     }
 
-    /// The prefix of every report.
-    pub const REPORTS: &str = "/report/";
-
-    /// The prefix of an object's reports, oldest first.
-    #[must_use]
-    pub fn reports_of(object: &Uid) -> String {
-        format!("{REPORTS}{object}/")
-    }
-
     /// A report of an object.
     #[must_use]
     pub fn report(object: &Uid, sequence: u64) -> Key {
