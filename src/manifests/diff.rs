@@ -15,6 +15,7 @@ use crate::api::{Kind, Name, Namespace, Uid};
 use crate::clock::Mono;
 
 use super::directory::Identity;
+use super::yaml::Place;
 
 /// How long something must be gone before what it made is deleted. Editors and `git checkout` have
 /// files back within two seconds. The two listings that a deletion needs lie this far apart.
@@ -80,6 +81,8 @@ pub struct Claim {
     pub object: ObjectId,
     /// What it says.
     pub hash: DocumentHash,
+    /// Where its name stands in the file.
+    pub place: Place,
 }
 
 /// A file as it was seen.
@@ -150,8 +153,8 @@ pub struct Plan {
     pub apply: BTreeMap<Source, Vec<usize>>,
     /// Objects to delete.
     pub delete: Vec<ObjectId>,
-    /// Objects that are gone from the files and stay for now.
-    pub held: BTreeMap<ObjectId, Hold>,
+    /// Objects that are gone from the files and stay for now, with the directory that had them.
+    pub held: BTreeMap<ObjectId, (usize, Hold)>,
     /// Files that are not applied because of another.
     pub conflicts: Vec<Conflict>,
     /// What is absent, for the next plan.
@@ -273,7 +276,7 @@ fn judge(world: &World, look: &Look<'_>, now: Mono, plan: &mut Plan) {
     let too_many = count > GONE_MAX || (count >= GONE_HALF_MIN && count * 2 > look.made);
     for (object, mark) in &look.gone {
         if mark.identity != look.identity {
-            plan.held.insert((*object).clone(), Hold::OtherDirectory);
+            plan.held.insert((*object).clone(), (mark.source.directory, Hold::OtherDirectory));
             continue;
         }
         let since = world.absences.get(*object).copied();
@@ -290,7 +293,7 @@ fn judge(world: &World, look: &Look<'_>, now: Mono, plan: &mut Plan) {
         if now < due {
             plan.wake = Some(plan.wake.map_or(due, |wake| wake.min(due)));
         } else if too_many {
-            plan.held.insert((*object).clone(), Hold::TooMany);
+            plan.held.insert((*object).clone(), (mark.source.directory, Hold::TooMany));
         } else {
             plan.delete.push((*object).clone());
         }
