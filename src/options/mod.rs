@@ -360,7 +360,9 @@ pub(crate) mod tests {
     #[test]
     fn none_or_several_options_of_a_category_are_an_issue() {
         let mut snapshot = Snapshot::default();
-        let reason = |snapshot: &Snapshot| resolve(snapshot, MODEL, "x").map_err(|i| i.reason);
+        let reason = |snapshot: &Snapshot| {
+            resolve(snapshot, MODEL, "x").map(|_| ()).map_err(|issue| issue.reason)
+        };
         assert_eq!(reason(&snapshot), Err(IssueReason::MissingCategoryOption));
         snapshot.options.push(select("a", MODEL, "x", &["x"]));
         assert!(reason(&snapshot).is_ok());
