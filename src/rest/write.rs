@@ -68,7 +68,8 @@ pub(super) async fn change(
         Method::PATCH => body::expect_merge_patch(headers)?,
         Method::DELETE => return delete(state, item, kind, query, headers, request_body).await,
         method => {
-            let hint = format!("of {} it allows {}", kind.plural(), item.resource.verbs().join(", "));
+            let hint =
+                format!("of {} it allows {}", kind.plural(), item.resource.verbs().join(", "));
             return Err(Failure::method_not_allowed(method.as_str(), &hint));
         }
     }
@@ -115,11 +116,7 @@ async fn delete(
 }
 
 /// Namespace and name of the object that a path names by name or uid.
-async fn address(
-    state: &State,
-    item: &Item,
-    kind: Kind,
-) -> Result<(Namespace, Name), Failure> {
+async fn address(state: &State, item: &Item, kind: Kind) -> Result<(Namespace, Name), Failure> {
     let object = object_of(&find(state, item, kind).await?)?;
     let part = |name: &str| {
         let pointer = format!("/metadata/{name}");
@@ -209,8 +206,7 @@ struct Preconditions {
 impl DeleteBody {
     /// With what the query says, where the body says nothing.
     fn options(self, query: &Query) -> Result<DeleteOptions, Failure> {
-        let policy =
-            self.propagation_policy.as_deref().or_else(|| query.get("propagationPolicy"));
+        let policy = self.propagation_policy.as_deref().or_else(|| query.get("propagationPolicy"));
         let propagation = match policy {
             None | Some("" | "Foreground") => Propagation::Foreground,
             Some("Background") => Propagation::Background,

@@ -356,7 +356,7 @@ async fn a_changed_immutable_field_replaces_the_object_even_if_it_is_changed_bac
         (session_now.metadata.uid, session_now.spec.title.as_deref()),
         (uid.clone(), Some("two"))
     );
-    bench.write("a.yaml", &session("s", "persona: other"));
+    bench.write("a.yaml", &session("s", "prompt: other"));
     bench.settle().await;
     bench.write("a.yaml", &session("s", "title: two"));
     bench.settle().await;
