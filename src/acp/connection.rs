@@ -7,7 +7,6 @@
 //! calls. What can be known without pipes is in `machine`.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -17,7 +16,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::codec::{FRAME_BYTES_MAX, LineReader, ReadError};
-use super::event::{Event, Fault, Setting};
+use super::event::{Event, Fault};
+use crate::options::settings::Setting;
 use super::machine::{Counters, Counts, Machine, Sent};
 use super::outbox::{Line, Outbox, Room, WRITE_QUEUE_BYTES_MAX};
 use super::roots::Roots;
@@ -433,30 +433,28 @@ where
 
 /// Reads a line into the machine; whether the stream ended. A broken stream is read to its end and
 /// dropped, so that the agent does not hang on a full pipe while it ends.
-fn read<R: AsyncRead + Unpin>(
+async fn read<R: AsyncRead + Unpin>(
     reader: &mut LineReader<R>,
     machine: &mut Machine,
     clock: &SharedClock,
-) -> impl Future<Output = bool> {
-    async move {
-        if machine.is_broken {
-            reader.discard().await;
-            return true;
+) -> bool {
+    if machine.is_broken {
+        reader.discard().await;
+        return true;
+    }
+    match reader.next_line().await {
+        Ok(Some(line)) => {
+            machine.on_line(line, clock.now().mono);
+            false
         }
-        match reader.next_line().await {
-            Ok(Some(line)) => {
-                machine.on_line(line, clock.now().mono);
-                false
-            }
-            Ok(None) => true,
-            Err(ReadError::FrameTooLarge { limit_bytes }) => {
-                machine.break_off(Fault::FrameTooLarge { limit_bytes });
-                false
-            }
-            Err(ReadError::Read(error)) => {
-                machine.break_off(Fault::Read { message: error.to_string() });
-                true
-            }
+        Ok(None) => true,
+        Err(ReadError::FrameTooLarge { limit_bytes }) => {
+            machine.break_off(Fault::FrameTooLarge { limit_bytes });
+            false
+        }
+        Err(ReadError::Read(error)) => {
+            machine.break_off(Fault::Read { message: error.to_string() });
+            true
         }
     }
 }

@@ -283,7 +283,7 @@ impl Admission {
         let mut errors = FieldErrors::default();
         // A turn without a name gets one from its session, which is not known yet.
         if S::KIND != Kind::Turn || !metadata.name.is_empty() {
-            metadata::validate(S::KIND, metadata, &mut errors);
+            metadata::check(S::KIND, metadata, &mut errors);
         }
         if S::KIND == Kind::Session {
             metadata.finalizers = vec![PROCESS_FINALIZER.to_owned()];

@@ -14,23 +14,19 @@ use super::{
 use crate::api::field::FieldErrorReason::{FieldValueForbidden, FieldValueInvalid};
 use crate::api::session::Provider;
 use crate::api::turn::PromptBlob;
+use crate::api::validate::INLINE_PROMPT_BYTES_MAX;
 use crate::api::{
     FieldError, FieldErrors, FieldPath, Kind, Name, OwnerReference, Session, SessionSpec, Turn,
-    TurnSpec, naming, turn,
+    TurnSpec, naming,
 };
 use crate::store::records::{Txn, idempotency_key};
 use crate::store::{Append, BLOB_CHUNK_BYTES_MAX, BlobId, Guard, Stream, keys};
 
-/// The largest prompt that stands in the record; larger ones are blobs.
-pub(super) const PROMPT_INLINE_BYTES_MAX: usize = 64 * 1024;
 /// Numbers of a generated name that may be taken by names that users gave.
 const NAMES_TAKEN_MAX: u64 = 1024;
 
 /// The bytes of a prompt as they are counted and stored, and the field that it stands in.
-pub(super) fn prompt_bytes(
-    text: Option<&str>,
-    blocks: Option<&[Value]>,
-) -> Option<(FieldPath, Bytes)> {
+fn prompt_bytes(text: Option<&str>, blocks: Option<&[Value]>) -> Option<(FieldPath, Bytes)> {
     if let Some(text) = text {
         let bytes = Bytes::copy_from_slice(text.as_bytes());
         return Some((FieldPath::new("spec.prompt"), bytes));
@@ -43,7 +39,7 @@ pub(super) fn prompt_bytes(
 /// Takes a prompt over 64 KiB out of a spec, and leaves the mark of its blob there.
 pub(super) fn take_large_prompt(spec: &mut TurnSpec) -> Option<Bytes> {
     let (_, bytes) = prompt_bytes(spec.prompt.as_deref(), spec.prompt_blocks.as_deref())?;
-    if bytes.len() <= PROMPT_INLINE_BYTES_MAX {
+    if bytes.len() <= INLINE_PROMPT_BYTES_MAX {
         return None;
     }
     let blocks = spec.prompt.is_none();
@@ -189,17 +185,6 @@ impl Admission {
     async fn check_inbox(&self, turn: &Turn, session: &Session) -> Result<(), Refusal> {
         let prefix = keys::open_turns(&session.metadata.uid);
         let (open, _) = self.records.store().list(&prefix, None, self.limits.inbox).await?;
-        if turn.spec.admission == turn::Admission::Immediate && !open.is_empty() {
-            return Err(Refusal::Conflict {
-                kind: Kind::Turn,
-                name: turn.metadata.name.clone(),
-                why: format!(
-                    "the session {} is busy; wait for its turn, or let this one wait with \
-                     `admission: queue`",
-                    session.metadata.name
-                ),
-            });
-        }
         if open.len() < self.limits.inbox {
             return Ok(());
         }
@@ -297,7 +282,7 @@ fn expect_live(turn: &Turn, session: &Session) -> Result<(), Refusal> {
 
 fn check_metadata(turn: &Turn) -> Result<(), Refusal> {
     let mut errors = FieldErrors::default();
-    metadata::validate(Kind::Turn, &turn.metadata, &mut errors);
+    metadata::check(Kind::Turn, &turn.metadata, &mut errors);
     let name = turn.metadata.name.clone();
     errors.into_result().map_err(|errors| Refusal::Invalid { kind: Kind::Turn, name, errors })
 }

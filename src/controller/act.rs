@@ -401,9 +401,6 @@ fn transaction(world: &World, change: &Change) -> Txn {
             txn = txn.update(&seen.record, turn);
         }
     }
-    if let Some(turn) = &change.create_turn {
-        txn = txn.create(turn);
-    }
     for turn in &change.remove_turns {
         let open = world.turns.iter().map(|open| &open.record);
         let stored = world.below.iter().flat_map(|below| &below.turns);

@@ -261,10 +261,6 @@ impl Model {
             }
             *stored = turn.clone();
         }
-        if let Some(turn) = &change.create_turn {
-            assert!(self.turns.iter().all(|stored| stored.metadata.uid != turn.metadata.uid));
-            self.turns.push(turn.clone());
-        }
         self.turns.retain(|turn| {
             change.remove_turns.iter().all(|removed| removed.metadata.uid != turn.metadata.uid)
         });

@@ -1,8 +1,8 @@
 //! The stages of a pass over a session, in order.
 
 use crate::api::session::{EndOutcome, SessionEnd};
-use crate::api::turn::{CancelBy, Delivery, TurnDesiredState, TurnPhase, TurnSpec};
-use crate::api::{Code, Name, ObjectMeta, OwnerReference, Turn, Uid};
+use crate::api::turn::{CancelBy, Delivery, TurnDesiredState, TurnPhase};
+use crate::api::Code;
 use crate::clock::Now;
 
 use super::deadlines::{self, Clock};
@@ -26,7 +26,6 @@ pub(super) fn plan(world: &World, now: Now) -> Plan {
     } else if world.daemon.is_stopping {
         shut_down(&mut draft);
     } else {
-        first_turn(&mut draft);
         run(&mut draft);
     }
     draft.finish()
@@ -95,62 +94,6 @@ fn park(draft: &mut Draft<'_>) {
     }
 }
 
-/// The turn that the session's own prompt makes. Its name and uid come from the record, so that a
-/// second pass makes none.
-fn first_turn(draft: &mut Draft<'_>) {
-    let session = &mut draft.session;
-    let has_prompt = session.spec.prompt.is_some() || session.spec.prompt_blocks.is_some();
-    if !has_prompt || session.status.turns_made > 0 {
-        return;
-    }
-    session.status.turns_made += 1;
-    let number = session.status.turns_made;
-    let mut metadata = ObjectMeta {
-        name: turn_name(&session.metadata.name, number),
-        namespace: session.metadata.namespace.clone(),
-        uid: first_turn_uid(&session.metadata.uid),
-        generation: 1,
-        creation_timestamp: Some(draft.now.time),
-        ..ObjectMeta::default()
-    };
-    metadata.owner_references.push(owner_reference(session));
-    let spec = TurnSpec {
-        session: session.metadata.name.clone(),
-        prompt: session.spec.prompt.clone(),
-        prompt_blocks: session.spec.prompt_blocks.clone(),
-        ..TurnSpec::default()
-    };
-    draft.because("its prompt becomes its first turn");
-    draft.change.create_turn = Some(Turn::new(metadata, spec));
-}
-
-/// `<session, cut to 50>-<n>`.
-#[must_use]
-pub(super) fn turn_name(session: &Name, number: u64) -> Name {
-    let stem: String = session.as_str().chars().take(50).collect();
-    Name::new(format!("{}-{number}", stem.trim_end_matches('-')))
-}
-
-/// The session's uid with its last digit changed: unique, and the same in every pass.
-fn first_turn_uid(session: &Uid) -> Uid {
-    let mut text = session.as_str().to_owned();
-    let last = text.pop().unwrap_or('0');
-    let digit = last.to_digit(16).unwrap_or(0) ^ 1;
-    text.push(char::from_digit(digit, 16).unwrap_or('0'));
-    Uid::new(text)
-}
-
-fn owner_reference(session: &crate::api::Session) -> OwnerReference {
-    OwnerReference {
-        api_version: session.api_version.clone(),
-        kind: session.kind.clone(),
-        name: session.metadata.name.clone(),
-        uid: session.metadata.uid.clone(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
-}
-
 /// The daemon stops: what runs is cancelled, then stopped; what waits goes on waiting.
 fn shut_down(draft: &mut Draft<'_>) {
     let world = draft.world;
@@ -209,9 +152,6 @@ fn take_next(draft: &mut Draft<'_>) {
         rest(draft);
         return;
     };
-    if draft.change.create_turn.is_some() {
-        return;
-    }
     let needs_process =
         draft.world.live().is_none_or(|live| matches!(live.stage, Stage::Empty { .. }));
     if matches!(draft.world.process, super::world::Process::Unproven) {
@@ -255,7 +195,7 @@ fn rest(draft: &mut Draft<'_>) {
             draft.wake_in(idle.get());
         }
     }
-    draft.because(if draft.change.create_turn.is_some() { "a turn was made" } else { "no turn" });
+    draft.because("no turn");
 }
 
 /// Drives the turn that has the session.

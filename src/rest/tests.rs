@@ -3,6 +3,7 @@
 mod reads;
 mod streams;
 mod watches;
+mod writes;
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -73,6 +74,7 @@ impl Health for Ports {
 pub(super) struct Fixture {
     pub(super) store: Arc<MemoryStore>,
     pub(super) ports: Arc<Ports>,
+    pub(super) admission: Arc<Admission>,
     pub(super) shutdown: CancellationToken,
     pub(super) router: Router,
 }
@@ -104,7 +106,14 @@ impl Fixture {
         let ports = Arc::new(Ports::default());
         let shutdown = CancellationToken::new();
         let clock: SharedClock = Arc::new(ManualClock::default());
+        let admission = Arc::new(Admission::new(
+            Arc::clone(&store) as SharedStore,
+            Arc::clone(&store) as SharedBlobs,
+            Arc::clone(&clock),
+            crate::admission::Limits::default(),
+        ));
         let router = router(State {
+            admission: Arc::clone(&admission),
             store: Arc::clone(&store) as SharedStore,
             blobs: Arc::clone(&store) as SharedBlobs,
             live: Arc::clone(&ports) as Arc<dyn Live>,
@@ -114,7 +123,7 @@ impl Fixture {
             guard: Guard::new(TOKEN),
             shutdown: shutdown.clone(),
         });
-        Self { store, ports, shutdown, router }
+        Self { store, ports, admission, shutdown, router }
     }
 
     /// Sends a request and gives the response before its body is read.
