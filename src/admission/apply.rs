@@ -143,7 +143,7 @@ fn must_replace<S: Admissible>(old: &Object<S>, written: &Object<S>) -> bool {
 /// A document that cannot be carried out must not take the old object with it.
 fn check<S: Admissible>(written: &Object<S>) -> Result<(), Refusal> {
     let mut errors = FieldErrors::default();
-    metadata::validate(S::KIND, &written.metadata, &mut errors);
+    metadata::check(S::KIND, &written.metadata, &mut errors);
     errors.0.extend(written.spec.validate().err().unwrap_or_default().0);
     let name = written.metadata.name.clone();
     errors.into_result().map_err(|errors| Refusal::Invalid { kind: S::KIND, name, errors })

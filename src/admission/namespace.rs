@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tokio_util::sync::CancellationToken;
+
 use super::kinds::Admissible;
 use super::{ATTEMPTS_MAX, Admission, Refusal, Writer};
 use crate::api::namespace::NamespacePhase;
@@ -9,6 +11,7 @@ use crate::api::{
     DEFAULT_NAMESPACE, Kind, Namespace, NamespaceRecord, NamespaceSpec, Object, ObjectMeta,
 };
 use crate::store::records::{Page, Txn};
+use crate::store::{Change, keys};
 
 /// Where a new object goes.
 pub(super) enum Home {
@@ -109,6 +112,42 @@ impl Admission {
         for namespace in self.records.list::<NamespaceSpec>(None, &Page::ALL).await?.items {
             if namespace.metadata.is_deleting() {
                 self.finish_namespace(&namespace).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes namespaces when their last session has gone, until `shutdown`.
+    ///
+    /// # Errors
+    ///
+    /// The store's; to be run again then.
+    ///
+    /// # Cancel safety
+    ///
+    /// A namespace that is left is found by the next run.
+    pub async fn watch_namespaces(&self, shutdown: &CancellationToken) -> Result<(), Refusal> {
+        while !shutdown.is_cancelled() {
+            let head = self.records.store().head().await?;
+            let prefix = keys::kind_prefix(Kind::Session);
+            let mut watch = self.records.store().watch(&prefix, head).await?;
+            self.finish_namespaces().await?;
+            loop {
+                let change = tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => return Ok(()),
+                    // Cancel safe: nothing is lost from the watch.
+                    change = watch.next() => change,
+                };
+                match change {
+                    Some(Change::Delete { .. }) => self.finish_namespaces().await?,
+                    Some(Change::Put(_) | Change::Bookmark(_)) => {}
+                    Some(Change::Compacted { .. } | Change::Regressed { .. } | Change::Lost(_)) => {
+                        break;
+                    }
+                    // The store is closed.
+                    None => return Ok(()),
+                }
             }
         }
         Ok(())

@@ -14,23 +14,19 @@ use super::{
 use crate::api::field::FieldErrorReason::{FieldValueForbidden, FieldValueInvalid};
 use crate::api::session::Provider;
 use crate::api::turn::PromptBlob;
+use crate::api::validate::INLINE_PROMPT_BYTES_MAX;
 use crate::api::{
     FieldError, FieldErrors, FieldPath, Kind, Name, OwnerReference, Session, SessionSpec, Turn,
-    TurnSpec, naming, turn,
+    TurnSpec, naming,
 };
 use crate::store::records::{Txn, idempotency_key};
 use crate::store::{Append, BLOB_CHUNK_BYTES_MAX, BlobId, Guard, Stream, keys};
 
-/// The largest prompt that stands in the record; larger ones are blobs.
-pub(super) const PROMPT_INLINE_BYTES_MAX: usize = 64 * 1024;
 /// Numbers of a generated name that may be taken by names that users gave.
 const NAMES_TAKEN_MAX: u64 = 1024;
 
 /// The bytes of a prompt as they are counted and stored, and the field that it stands in.
-pub(super) fn prompt_bytes(
-    text: Option<&str>,
-    blocks: Option<&[Value]>,
-) -> Option<(FieldPath, Bytes)> {
+fn prompt_bytes(text: Option<&str>, blocks: Option<&[Value]>) -> Option<(FieldPath, Bytes)> {
     if let Some(text) = text {
         let bytes = Bytes::copy_from_slice(text.as_bytes());
         return Some((FieldPath::new("spec.prompt"), bytes));
@@ -40,10 +36,13 @@ pub(super) fn prompt_bytes(
     Some((FieldPath::new("spec.promptBlocks"), bytes.into()))
 }
 
-/// Takes a prompt over 64 KiB out of a spec, and leaves the mark of its blob there.
+/// Takes a prompt over 64 KiB out of a spec, and leaves the mark of its blob there. So too one that
+/// JSON's escapes make larger than twice that: it would leave no room for the rest of its record.
 pub(super) fn take_large_prompt(spec: &mut TurnSpec) -> Option<Bytes> {
     let (_, bytes) = prompt_bytes(spec.prompt.as_deref(), spec.prompt_blocks.as_deref())?;
-    if bytes.len() <= PROMPT_INLINE_BYTES_MAX {
+    // Writing JSON values into memory cannot fail.
+    let record_bytes = serde_json::to_vec(&spec.prompt).unwrap_or_default().len();
+    if bytes.len() <= INLINE_PROMPT_BYTES_MAX && record_bytes <= 2 * INLINE_PROMPT_BYTES_MAX {
         return None;
     }
     let blocks = spec.prompt.is_none();
@@ -143,6 +142,10 @@ impl Admission {
         let name = &turn.spec.session;
         let namespace = &turn.metadata.namespace;
         let found = self.records.get::<SessionSpec>(namespace, name).await?;
+        if found.is_none() && self.namespace(namespace).await?.is_none() {
+            let name = namespace.as_str().into();
+            return Err(Refusal::NotFound { kind: Kind::Namespace, name });
+        }
         found.ok_or_else(|| {
             let message = format!(
                 "`{name}`: there is no such session in the namespace {namespace}; make it first"
@@ -189,17 +192,6 @@ impl Admission {
     async fn check_inbox(&self, turn: &Turn, session: &Session) -> Result<(), Refusal> {
         let prefix = keys::open_turns(&session.metadata.uid);
         let (open, _) = self.records.store().list(&prefix, None, self.limits.inbox).await?;
-        if turn.spec.admission == turn::Admission::Immediate && !open.is_empty() {
-            return Err(Refusal::Conflict {
-                kind: Kind::Turn,
-                name: turn.metadata.name.clone(),
-                why: format!(
-                    "the session {} is busy; wait for its turn, or let this one wait with \
-                     `admission: queue`",
-                    session.metadata.name
-                ),
-            });
-        }
         if open.len() < self.limits.inbox {
             return Ok(());
         }
@@ -297,7 +289,7 @@ fn expect_live(turn: &Turn, session: &Session) -> Result<(), Refusal> {
 
 fn check_metadata(turn: &Turn) -> Result<(), Refusal> {
     let mut errors = FieldErrors::default();
-    metadata::validate(Kind::Turn, &turn.metadata, &mut errors);
+    metadata::check(Kind::Turn, &turn.metadata, &mut errors);
     let name = turn.metadata.name.clone();
     errors.into_result().map_err(|errors| Refusal::Invalid { kind: Kind::Turn, name, errors })
 }

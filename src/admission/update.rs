@@ -144,7 +144,7 @@ impl Admission {
             spec: written.spec,
             ..old.clone()
         };
-        metadata::validate(S::KIND, &new.metadata, &mut errors);
+        metadata::check(S::KIND, &new.metadata, &mut errors);
         ownership::settle(old, &mut new, options, writer, &mut errors)?;
         if new.spec != old.spec {
             new.metadata.generation += 1;

@@ -15,6 +15,7 @@ use crate::api::{Kind, Name, Namespace, Uid};
 use crate::clock::Mono;
 
 use super::directory::Identity;
+use super::yaml::Place;
 
 /// How long something must be gone before what it made is deleted. Editors and `git checkout` have
 /// files back within two seconds. The two listings that a deletion needs lie this far apart.
@@ -80,6 +81,8 @@ pub struct Claim {
     pub object: ObjectId,
     /// What it says.
     pub hash: DocumentHash,
+    /// Where its name stands in the file.
+    pub place: Place,
 }
 
 /// A file as it was seen.
@@ -126,7 +129,8 @@ pub struct World {
 /// Why an object that is gone from the files is not deleted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Hold {
-    /// Its directory is not the one that it was in: a mount is missing, or it was made anew.
+    /// Another directory is at the path, with nothing of what was in the one before: a mount is
+    /// missing, or it was made anew.
     OtherDirectory,
     /// Too much is gone at once.
     TooMany,
@@ -150,8 +154,8 @@ pub struct Plan {
     pub apply: BTreeMap<Source, Vec<usize>>,
     /// Objects to delete.
     pub delete: Vec<ObjectId>,
-    /// Objects that are gone from the files and stay for now.
-    pub held: BTreeMap<ObjectId, Hold>,
+    /// Objects that are gone from the files and stay for now, with the directory that had them.
+    pub held: BTreeMap<ObjectId, (usize, Hold)>,
     /// Files that are not applied because of another.
     pub conflicts: Vec<Conflict>,
     /// What is absent, for the next plan.
@@ -183,7 +187,9 @@ pub fn plan(world: &World, now: Mono) -> Plan {
                 let marks =
                     || world.marks.iter().filter(|(_, mark)| mark.source.directory == index);
                 let look = Look {
-                    identity: *identity,
+                    // What is there at all makes it the successor of the directory before: a clone
+                    // made anew, a ConfigMap mounted again.
+                    is_known: marks().any(|(_, mark)| mark.identity == *identity),
                     complete: *complete,
                     made: marks().count(),
                     gone: marks().filter(|(object, _)| !owners.contains_key(object)).collect(),
@@ -259,7 +265,8 @@ fn owners<'a>(world: &'a World, plan: &mut Plan) -> BTreeMap<&'a ObjectId, Owner
 
 /// What one listing says of the objects of its directory.
 struct Look<'a> {
-    identity: Identity,
+    /// Whether any object was seen in exactly this directory.
+    is_known: bool,
     complete: bool,
     /// How many objects the directory's files made.
     made: usize,
@@ -272,8 +279,8 @@ fn judge(world: &World, look: &Look<'_>, now: Mono, plan: &mut Plan) {
     let count = look.gone.len();
     let too_many = count > GONE_MAX || (count >= GONE_HALF_MIN && count * 2 > look.made);
     for (object, mark) in &look.gone {
-        if mark.identity != look.identity {
-            plan.held.insert((*object).clone(), Hold::OtherDirectory);
+        if !look.is_known {
+            plan.held.insert((*object).clone(), (mark.source.directory, Hold::OtherDirectory));
             continue;
         }
         let since = world.absences.get(*object).copied();
@@ -290,7 +297,7 @@ fn judge(world: &World, look: &Look<'_>, now: Mono, plan: &mut Plan) {
         if now < due {
             plan.wake = Some(plan.wake.map_or(due, |wake| wake.min(due)));
         } else if too_many {
-            plan.held.insert((*object).clone(), Hold::TooMany);
+            plan.held.insert((*object).clone(), (mark.source.directory, Hold::TooMany));
         } else {
             plan.delete.push((*object).clone());
         }

@@ -137,7 +137,8 @@ pub fn check(mut document: Document) -> Result<Checked, Vec<Error>> {
         document.value["metadata"]["namespace"] = Value::String(namespace);
     }
     let warnings = secret_warnings(&document);
-    Ok(Checked { claim: Claim { object, hash }, document, warnings })
+    let place = document.places.value_of("metadata.name");
+    Ok(Checked { claim: Claim { object, hash, place }, document, warnings })
 }
 
 fn kind_of(document: &Document) -> Result<Kind, Error> {

@@ -12,10 +12,11 @@ use super::diff::{Claim, FileView};
 use super::directory::{self, ContentHash, Entry, Listing};
 use super::document::{Checked, check_file};
 use super::yaml::{Error, Format};
+use crate::api::Time;
 use crate::clock::Mono;
 
 /// How long a file's content must have stood still.
-pub const SETTLE: Duration = Duration::from_millis(200);
+pub(super) const SETTLE: Duration = Duration::from_millis(200);
 
 /// What a file said when it was last taken.
 #[derive(Clone, Debug)]
@@ -26,8 +27,14 @@ pub(super) struct Taken {
     pub(super) documents: Result<Vec<Claim>, Vec<Error>>,
     /// What is allowed and should not be so.
     pub(super) warnings: Vec<Error>,
-    /// Why admission or another file stands against it; set by the service.
+    /// Why admission or another file stands against it; set by the service, as all that follows.
     pub(super) refused: Vec<Error>,
+    /// What admission says beside taking it.
+    pub(super) notes: Vec<Error>,
+    /// Whether an old object has to go before its successor is made.
+    pub(super) is_waiting: bool,
+    /// When the file was last applied whole, with this content or an earlier one.
+    pub(super) applied_at: Option<Time>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -81,7 +88,10 @@ impl Shelf {
                 continue;
             }
             match taken(root, path, entry) {
-                Some(taken) => *file = File { taken: Some(taken), unsettled: None },
+                Some(mut taken) => {
+                    taken.applied_at = file.taken.as_ref().and_then(|last| last.applied_at);
+                    *file = File { taken: Some(taken), unsettled: None };
+                }
                 None => {
                     // It changed between listing and reading.
                     file.unsettled = Some((entry.clone(), now));
@@ -110,6 +120,20 @@ impl Shelf {
         self.files.iter().filter_map(|(path, file)| Some((path, file.taken.as_ref()?)))
     }
 
+    pub(super) fn taken_mut(&mut self) -> impl Iterator<Item = (&String, &mut Taken)> {
+        self.files.iter_mut().filter_map(|(path, file)| Some((path, file.taken.as_mut()?)))
+    }
+
+    /// The content that a file was taken with.
+    pub(super) fn content(&self, path: &str) -> Option<ContentHash> {
+        self.files.get(path)?.taken.as_ref()?.content
+    }
+
+    /// A document of a valid file.
+    pub(super) fn claim(&self, path: &str, document: usize) -> Option<&Claim> {
+        self.files.get(path)?.taken.as_ref()?.documents.as_ref().ok()?.get(document)
+    }
+
     pub(super) fn get_mut(&mut self, path: &str) -> Option<&mut Taken> {
         self.files.get_mut(path)?.taken.as_mut()
     }
@@ -129,7 +153,15 @@ fn taken(root: &Path, path: &str, entry: &Entry) -> Option<Taken> {
         };
         documents.into_iter().map(claim).collect()
     });
-    Some(Taken { content, documents, warnings, refused: Vec::new() })
+    Some(Taken {
+        content,
+        documents,
+        warnings,
+        refused: Vec::new(),
+        notes: Vec::new(),
+        is_waiting: false,
+        applied_at: None,
+    })
 }
 
 /// Reads a file's documents if its content is still the one that was listed.
@@ -163,7 +195,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("a.yaml");
         let mut shelf = Shelf::default();
-        let mut look = |shelf: &mut Shelf, at: u64| {
+        let look = |shelf: &mut Shelf, at: u64| {
             let listing = directory::list(root.path()).unwrap();
             shelf.take(root.path(), &listing, Mono(at), false)
         };

@@ -23,6 +23,13 @@ use bytes::Bytes;
 
 use crate::api::Uid;
 
+#[doc(hidden)]
+pub mod conformance;
+#[doc(hidden)]
+pub mod fault;
+pub mod journal;
+pub mod sqlite;
+
 /// The largest record value. Larger things are blobs.
 pub const RECORD_BYTES_MAX: usize = 256 * 1024;
 /// The most operations in one commit.
