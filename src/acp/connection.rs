@@ -16,7 +16,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::codec::{FRAME_BYTES_MAX, LineReader, ReadError};
-use super::event::{Event, Fault, Setting};
+use super::event::{Event, Fault};
+use crate::options::settings::Setting;
 use super::machine::{Counters, Counts, Machine, Sent};
 use super::outbox::{Line, Outbox, Room, WRITE_QUEUE_BYTES_MAX};
 use super::roots::Roots;

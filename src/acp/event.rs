@@ -3,7 +3,8 @@
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::options::Snapshot;
+use crate::options::Snapshot;
+use crate::options::settings::Setting;
 use super::permission::Verdict;
 use crate::api::Uid;
 use crate::api::session::Capabilities;
@@ -169,22 +170,6 @@ pub struct Opened {
     pub acp_session_id: String,
     /// Its options.
     pub options: Snapshot,
-}
-
-/// Something to set at the agent.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Setting {
-    /// By `session/set_mode`.
-    Mode(String),
-    /// By `session/set_config_option`; a string or a boolean.
-    Option {
-        /// The option's id.
-        id: String,
-        /// The value.
-        value: Value,
-    },
-    /// By `session/set_model`.
-    Model(String),
 }
 
 /// What an agent reported.

@@ -16,9 +16,10 @@ use serde_json::{Map, Value, json};
 use super::codec::{FRAME_BYTES_MAX, Frame};
 use super::connection::{Command, Open, Options, Scope};
 use super::event::{
-    Event, Failure, FailureKind, Fault, NAME_BYTES_MAX, Opened, Setting, Update, UpdateKind, cut,
+    Event, Failure, FailureKind, Fault, NAME_BYTES_MAX, Opened, Update, UpdateKind, cut,
 };
-use super::options::{OptionState, Setter, Snapshot};
+use crate::options::settings::Setting;
+use crate::options::{OptionState, Setter, Snapshot};
 use super::permission::ToolCalls;
 use super::requests::OpenRequest;
 use super::update::Reported;
@@ -476,7 +477,7 @@ impl Machine {
     }
 
     /// A new list of config options; the synthetic model option stays beside it.
-    fn replace_options(&mut self, options: Vec<super::options::LiveOption>) {
+    fn replace_options(&mut self, options: Vec<crate::options::LiveOption>) {
         let old = std::mem::replace(&mut self.snapshot.options, options);
         let model = old.into_iter().find(|option| option.setter == Setter::Model);
         wire::keep_model_option(&mut self.snapshot, model);

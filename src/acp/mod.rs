@@ -2,8 +2,8 @@
 //!
 //! Where it stands: the controller starts a process through `runtime` and gives its pipes to
 //! [`connection::connect`]; from there on it calls the `Handle` and reads [`event::Event`]s, in the
-//! order of the wire. [`options`] and [`settings`] are pure and belong to the planner as much as to
-//! us.
+//! order of the wire. What an agent offers to be set is in [`crate::options`], which is
+//! pure and belongs to the planner as much as to us.
 //!
 //! Invariants: every buffer is bounded; every request of an agent is answered; nothing that an
 //! agent writes makes this module panic or drop an event; back-pressure is the only answer to a
@@ -14,12 +14,10 @@ pub mod codec;
 pub mod connection;
 pub mod event;
 mod machine;
-pub mod options;
 mod outbox;
 pub mod permission;
 mod requests;
 pub mod roots;
-pub mod settings;
 mod update;
 mod wire;
 

@@ -13,7 +13,7 @@ use super::connection::Scope;
 use super::event::{
     AuthMethod, Failure, FailureKind, Initialized, NAME_BYTES_MAX, PromptEnd, StopReason, cut,
 };
-use super::options::{Choice, LiveOption, MODEL, Modes, OptionState, Setter, Snapshot};
+use crate::options::{Choice, LiveOption, MODEL, Modes, OptionState, Setter, Snapshot};
 use crate::api::agent::{AdditionalDirectories, McpServer, McpTransport};
 use crate::api::session::Capabilities;
 

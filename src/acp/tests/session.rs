@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use super::bench::{Bench, chunk, options, update_line};
 use crate::acp::connection::{Command, Open, Scope};
-use crate::acp::event::{Event, FailureKind, Setting, StopReason, UpdateKind};
-use crate::acp::options::OptionState;
+use crate::acp::event::{Event, FailureKind, StopReason, UpdateKind};
+use crate::options::settings::Setting;
+use crate::options::OptionState;
 use crate::api::Uid;
 use crate::api::agent::{AdditionalDirectories, McpServer, McpTransport};
 
@@ -317,7 +318,7 @@ fn options_follow_what_the_agent_says() {
     bench.command(Command::Set(Setting::Mode("c".into())));
     bench.error(-32602, "no such mode");
 
-    let state = |snapshot: &crate::acp::options::Snapshot| {
+    let state = |snapshot: &crate::options::Snapshot| {
         let option = |id: &str| snapshot.option(id).map(|option| option.current());
         format!("{:?} {:?}", option("t"), option("model"))
             + &snapshot.modes.as_ref().unwrap().current

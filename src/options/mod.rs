@@ -4,6 +4,8 @@
 //! options, modes, and the older `models` (which becomes a synthetic option `model`). Resolution
 //! goes from the exact to the loose and stops at the first level on which anything matches.
 
+pub mod settings;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};

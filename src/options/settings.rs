@@ -10,12 +10,37 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::event::Setting;
-use super::options::{
+use super::{
     Issue, IssueReason, LiveOption, MODE, MODEL, MODEL_CONFIG, Setter, Snapshot, THOUGHT_LEVEL,
     resolve,
 };
 use crate::api::turn::ConfigWarning;
+
+/// Something to set at the agent.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Setting {
+    /// By `session/set_mode`.
+    Mode(String),
+    /// By `session/set_config_option`; a string or a boolean.
+    Option {
+        /// The option's id.
+        id: String,
+        /// The value.
+        value: Value,
+    },
+    /// By `session/set_model`.
+    Model(String),
+}
+
+impl std::fmt::Display for Setting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Mode(mode) => write!(f, "mode {mode}"),
+            Self::Option { id, value } => write!(f, "option {id} = {value}"),
+            Self::Model(model) => write!(f, "model {model}"),
+        }
+    }
+}
 
 /// What a turn wants.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -183,9 +208,9 @@ fn mode_setting(wanted: &Wanted, snapshot: &Snapshot, done: &Done) -> Option<Set
     if done.tried.contains(MODE_KEY) || snapshot.of_category(MODE).any(named) {
         return None;
     }
-    let first_of = |offered: &[super::options::Choice]| {
+    let first_of = |offered: &[super::Choice]| {
         wanted.modes.iter().find_map(|name| {
-            let same = |choice: &&super::options::Choice| choice.value.eq_ignore_ascii_case(name);
+            let same = |choice: &&super::Choice| choice.value.eq_ignore_ascii_case(name);
             offered.iter().find(same).map(|choice| choice.value.clone())
         })
     };
@@ -194,7 +219,7 @@ fn mode_setting(wanted: &Wanted, snapshot: &Snapshot, done: &Done) -> Option<Set
         return (mode != modes.current).then_some(Setting::Mode(mode));
     }
     let option = snapshot.of_category(MODE).next()?;
-    let super::options::OptionState::Select { current, choices } = &option.state else {
+    let super::OptionState::Select { current, choices } = &option.state else {
         return None;
     };
     let mode = first_of(choices)?;
