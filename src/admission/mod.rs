@@ -277,6 +277,7 @@ impl Admission {
         metadata.uid = uid;
         metadata.generation = 1;
         metadata.creation_timestamp = Some(self.clock.now().time);
+        metadata.deletion_timestamp = object.spec.wants_removal().then_some(self.clock.now().time);
         metadata.resource_version.clear();
         metadata.owner_references.clear();
         ownership::mark(metadata, writer);
@@ -355,12 +356,14 @@ impl Admission {
     ) -> Result<Attempt, Refusal> {
         let found = self.records.at::<S>(&records::key_of(object)).await?;
         if let Some(found) = found
-            && found.metadata.uid == object.metadata.uid
-            && found.metadata.generation == object.metadata.generation
             && found.spec == object.spec
         {
-            *object = found;
-            return Ok(Attempt::Done);
+            // Status may have moved on since; what writers write must be as it was written.
+            object.metadata.resource_version.clone_from(&found.metadata.resource_version);
+            if found.metadata == object.metadata {
+                *object = found;
+                return Ok(Attempt::Done);
+            }
         }
         Err(Refusal::Unavailable { why, is_surely_not_applied: false })
     }

@@ -83,7 +83,12 @@ pub(super) fn settle<S: Admissible>(
     let mut desired = new.spec.clone();
     desired.take_desired_state(&old.spec);
     if desired == old.spec {
-        new.metadata.annotations.insert(MANAGED_BY.to_owned(), owner.clone());
+        let annotations = &mut new.metadata.annotations;
+        annotations.insert(MANAGED_BY.to_owned(), owner.clone());
+        match old.metadata.annotations.get(APPLIED) {
+            Some(applied) => annotations.insert(APPLIED.to_owned(), applied.clone()),
+            None => annotations.remove(APPLIED),
+        };
         return Ok(());
     }
     if options.force {

@@ -36,10 +36,13 @@ fn prompt_bytes(text: Option<&str>, blocks: Option<&[Value]>) -> Option<(FieldPa
     Some((FieldPath::new("spec.promptBlocks"), bytes.into()))
 }
 
-/// Takes a prompt over 64 KiB out of a spec, and leaves the mark of its blob there.
+/// Takes a prompt over 64 KiB out of a spec, and leaves the mark of its blob there. So too one that
+/// JSON's escapes make larger than twice that: it would leave no room for the rest of its record.
 pub(super) fn take_large_prompt(spec: &mut TurnSpec) -> Option<Bytes> {
     let (_, bytes) = prompt_bytes(spec.prompt.as_deref(), spec.prompt_blocks.as_deref())?;
-    if bytes.len() <= INLINE_PROMPT_BYTES_MAX {
+    // Writing JSON values into memory cannot fail.
+    let record_bytes = serde_json::to_vec(&spec.prompt).unwrap_or_default().len();
+    if bytes.len() <= INLINE_PROMPT_BYTES_MAX && record_bytes <= 2 * INLINE_PROMPT_BYTES_MAX {
         return None;
     }
     let blocks = spec.prompt.is_none();
@@ -139,6 +142,10 @@ impl Admission {
         let name = &turn.spec.session;
         let namespace = &turn.metadata.namespace;
         let found = self.records.get::<SessionSpec>(namespace, name).await?;
+        if found.is_none() && self.namespace(namespace).await?.is_none() {
+            let name = namespace.as_str().into();
+            return Err(Refusal::NotFound { kind: Kind::Namespace, name });
+        }
         found.ok_or_else(|| {
             let message = format!(
                 "`{name}`: there is no such session in the namespace {namespace}; make it first"

@@ -75,7 +75,12 @@ impl Error {
 
 impl Controller {
     /// Carries out one step.
-    pub(super) async fn act(&self, key: &ObjectKey, world: &World, step: &Step) -> Result<(), Error> {
+    pub(super) async fn act(
+        &self,
+        key: &ObjectKey,
+        world: &World,
+        step: &Step,
+    ) -> Result<(), Error> {
         let session = &world.session.metadata.uid;
         match step {
             Step::Record(change) => self.record(world, change).await,
@@ -174,7 +179,12 @@ impl Controller {
         self.reporter.events_of(world, change, self.clock.now().time);
     }
 
-    async fn launch(&self, key: &ObjectKey, world: &World, incarnation: Incarnation) -> Result<(), Error> {
+    async fn launch(
+        &self,
+        key: &ObjectKey,
+        world: &World,
+        incarnation: Incarnation,
+    ) -> Result<(), Error> {
         let session = &world.session;
         let uid = &session.metadata.uid;
         if self.registry.knows(uid, incarnation) {
@@ -183,16 +193,11 @@ impl Controller {
         let (Finding::Found(agent), Finding::Found(scope)) = (&world.agent, &world.scope) else {
             return Err(Error::ProcessGone);
         };
-        let instance =
-            crate::plan::instance(&world.daemon.store_id, uid.as_str(), incarnation.0);
+        let instance = crate::plan::instance(&world.daemon.store_id, uid.as_str(), incarnation.0);
         let mut session = session.clone();
         session.status.incarnation = incarnation;
-        let request = LaunchRequest {
-            session,
-            agent: (**agent).clone(),
-            scope: (**scope).clone(),
-            instance,
-        };
+        let request =
+            LaunchRequest { session, agent: (**agent).clone(), scope: (**scope).clone(), instance };
         match self.launcher.launch(request).await {
             Ok(launched) => self.adopt(key, world, incarnation, agent, scope, launched),
             Err(error) => {
@@ -216,7 +221,8 @@ impl Controller {
     ) {
         let now = self.clock.now();
         let spec = &world.session.spec;
-        let permissions = spec.permissions.unwrap_or(agent.spec.permissions).min(agent.spec.permissions);
+        let permissions =
+            spec.permissions.unwrap_or(agent.spec.permissions).min(agent.spec.permissions);
         let mut roots = vec![std::path::PathBuf::from(&scope.cwd)];
         roots.extend(scope.additional_directories.iter().map(Into::into));
         let options = connection::Options {
@@ -243,7 +249,8 @@ impl Controller {
             stderr_tail: String::new(),
             noise_lines: 0,
         };
-        let entry = Arc::new(Entry::new(key.clone(), view, handle, launched.control, Arc::clone(&stderr)));
+        let entry =
+            Arc::new(Entry::new(key.clone(), view, handle, launched.control, Arc::clone(&stderr)));
         self.registry.insert(world.session.metadata.uid.clone(), Arc::clone(&entry));
         let pump = Pump {
             key: key.clone(),
@@ -273,7 +280,11 @@ impl Controller {
         let scope = connection::Scope {
             cwd: scope.cwd.clone(),
             additional_directories: scope.additional_directories.clone(),
-            mcp_servers: mcp_servers(&session.spec.mcp_servers, &agent.spec.mcp_servers, takes_http),
+            mcp_servers: mcp_servers(
+                &session.spec.mcp_servers,
+                &agent.spec.mcp_servers,
+                takes_http,
+            ),
         };
         let open = match how.clone() {
             OpenAs::New => Open::New(scope),
@@ -313,7 +324,8 @@ impl Controller {
                 persist_failure: None,
             });
         }
-        *entry.activity() = crate::ports::LiveActivity { turn: Some(turn.clone()), ..Default::default() };
+        *entry.activity() =
+            crate::ports::LiveActivity { turn: Some(turn.clone()), ..Default::default() };
         entry.begin_transcript(turn.clone());
         Ok(entry.acp.prompt(turn.clone(), blocks)?)
     }
@@ -333,7 +345,8 @@ impl Controller {
             return Err(Error::Prompt("the turn has none".to_owned()));
         };
         let blob = BlobId { owner: turn.metadata.uid.clone(), stream: Stream::Prompt };
-        let bytes = output::read_whole(&self.blobs, &blob, stored.bytes.min(PROMPT_BYTES_MAX)).await?;
+        let bytes =
+            output::read_whole(&self.blobs, &blob, stored.bytes.min(PROMPT_BYTES_MAX)).await?;
         let text = String::from_utf8(bytes).map_err(|error| Error::Prompt(error.to_string()))?;
         if stored.blocks {
             RawValue::from_string(text).map_err(fault)

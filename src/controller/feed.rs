@@ -50,7 +50,12 @@ async fn follow_kind(controller: &Controller, kind: Kind, from: Rev) {
 }
 
 /// Follows one watch to its end. `false`: the store was closed.
-async fn follow_watch(controller: &Controller, kind: Kind, mut watch: Watch, seen: &mut Rev) -> bool {
+async fn follow_watch(
+    controller: &Controller,
+    kind: Kind,
+    mut watch: Watch,
+    seen: &mut Rev,
+) -> bool {
     loop {
         match watch.next().await {
             None => return false,
@@ -90,7 +95,8 @@ impl Controller {
             }
             Kind::Turn => match decode::<TurnSpec>(key, value, Rev::default()) {
                 Ok(turn) => {
-                    let key = ObjectKey { namespace: turn.metadata.namespace, name: turn.spec.session };
+                    let key =
+                        ObjectKey { namespace: turn.metadata.namespace, name: turn.spec.session };
                     self.queue.add(key, Trigger::Watch);
                 }
                 Err(error) => tracing::error!(%key, %error, "a turn cannot be read"),

@@ -38,7 +38,13 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(key: ObjectKey, view: Live, acp: Handle, control: Box<dyn Control>, stderr: Arc<Ring>) -> Self {
+    pub(super) fn new(
+        key: ObjectKey,
+        view: Live,
+        acp: Handle,
+        control: Box<dyn Control>,
+        stderr: Arc<Ring>,
+    ) -> Self {
         Self {
             key,
             view: Mutex::new(view),
@@ -82,7 +88,10 @@ impl Entry {
 
     fn transcript_of(&self, turn: &Uid) -> Option<watch::Receiver<u64>> {
         let transcript = self.transcript.lock().unwrap_or_else(PoisonError::into_inner);
-        transcript.as_ref().filter(|(running, _)| running == turn).map(|(_, sender)| sender.subscribe())
+        transcript
+            .as_ref()
+            .filter(|(running, _)| running == turn)
+            .map(|(_, sender)| sender.subscribe())
     }
 }
 

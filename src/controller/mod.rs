@@ -156,7 +156,10 @@ impl Controller {
     /// # Errors
     ///
     /// The store's.
-    pub async fn new(options: Options, parts: Parts) -> Result<(Service, Handle), crate::store::Error> {
+    pub async fn new(
+        options: Options,
+        parts: Parts,
+    ) -> Result<(Service, Handle), crate::store::Error> {
         let slots = Slots::load(parts.records.store()).await?;
         let queue = Arc::new(Queue::new(Arc::clone(&parts.clock)));
         let reporter = Reporter::new(
@@ -237,7 +240,8 @@ impl Controller {
         }
         let outcome = outcome(&decided, failure.as_deref());
         if !steps.is_empty() && !is_stale {
-            let pass = report::Pass { world: &world, plan: &decided, triggers, started, steps, outcome };
+            let pass =
+                report::Pass { world: &world, plan: &decided, triggers, started, steps, outcome };
             self.reporter.pass(pass, failure.as_deref(), self.clock.now());
         }
         match failure {
@@ -312,7 +316,10 @@ impl Service {
     /// # Errors
     ///
     /// The store's, at the start: what needs looking at could not be read.
-    pub async fn run(self, shutdown: CancellationToken) -> Result<(), crate::store::records::Error> {
+    pub async fn run(
+        self,
+        shutdown: CancellationToken,
+    ) -> Result<(), crate::store::records::Error> {
         let controller = self.controller;
         let mut helpers = JoinSet::new();
         let feeds = CancellationToken::new();

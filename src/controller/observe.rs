@@ -7,8 +7,8 @@ use crate::api::session::Scope;
 use crate::api::turn::TurnPhase;
 use crate::api::workspace::WorkspaceSpec;
 use crate::api::{Agent, Name, Namespace, Session, SessionSpec, Turn};
-use crate::plan::world::{Below, Daemon, Finding, Missing, OpenTurn, Owner, Process, Stage};
 use crate::plan::World;
+use crate::plan::world::{Below, Daemon, Finding, Missing, OpenTurn, Owner, Process, Stage};
 use crate::store::records;
 use crate::store::{BlobId, Stream};
 
@@ -20,7 +20,8 @@ const STDERR_TAIL_BYTES: usize = 600;
 impl Controller {
     /// The world of a session; `None` if there is no such session any more.
     pub(super) async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, records::Error> {
-        let Some(session) = self.records.get::<SessionSpec>(&key.namespace, &key.name).await? else {
+        let Some(session) = self.records.get::<SessionSpec>(&key.namespace, &key.name).await?
+        else {
             return Ok(None);
         };
         let uid = session.metadata.uid.clone();
@@ -83,24 +84,33 @@ impl Controller {
             (None, Some(blob)) if blob.blocks => {
                 let id = BlobId { owner: turn.metadata.uid.clone(), stream: Stream::Prompt };
                 let bytes = output::read_whole(&self.blobs, &id, blob.bytes).await?;
-                stored = serde_json::from_slice::<Vec<serde_json::Value>>(&bytes).unwrap_or_default();
+                stored =
+                    serde_json::from_slice::<Vec<serde_json::Value>>(&bytes).unwrap_or_default();
                 &stored
             }
             (None, _) => return Ok(vec!["text".to_owned()]),
         };
         let kind = |block: &serde_json::Value| block.get("type")?.as_str().map(str::to_owned);
-        let mut kinds: Vec<_> =
-            blocks.iter().map(|block| kind(block).unwrap_or_else(|| "untyped".to_owned())).collect();
+        let mut kinds: Vec<_> = blocks
+            .iter()
+            .map(|block| kind(block).unwrap_or_else(|| "untyped".to_owned()))
+            .collect();
         kinds.dedup();
         Ok(kinds)
     }
 
-    async fn find_agent(&self, session: &Session, needs_start: bool) -> Result<Finding<Agent>, records::Error> {
+    async fn find_agent(
+        &self,
+        session: &Session,
+        needs_start: bool,
+    ) -> Result<Finding<Agent>, records::Error> {
         let name = &session.spec.agent;
-        let found = self.records.get::<AgentSpec>(&Namespace::default(), &Name::new(name.clone())).await?;
+        let found =
+            self.records.get::<AgentSpec>(&Namespace::default(), &Name::new(name.clone())).await?;
         let missing = |reason, message| Ok(Finding::Missing(Missing { reason, message }));
         let Some(agent) = found else {
-            let message = format!("there is no Agent {name:?}; apply one, or name another in spec.agent");
+            let message =
+                format!("there is no Agent {name:?}; apply one, or name another in spec.agent");
             return missing("AgentNotFound", message);
         };
         if needs_start && !agent.spec.enabled {
@@ -113,14 +123,22 @@ impl Controller {
     }
 
     /// The pinned directories, looked at again before each start; else those that the spec names.
-    async fn find_scope(&self, session: &Session, needs_look: bool) -> Result<Finding<Scope>, records::Error> {
+    async fn find_scope(
+        &self,
+        session: &Session,
+        needs_look: bool,
+    ) -> Result<Finding<Scope>, records::Error> {
         let spec = &session.spec;
         if let Some(pinned) = &session.status.scope {
             if !needs_look {
                 return Ok(Finding::Found(Box::new(pinned.clone())));
             }
             let label = pinned.label.clone();
-            return Ok(self.launcher.find_scope(&pinned.cwd, &pinned.additional_directories, label));
+            return Ok(self.launcher.find_scope(
+                &pinned.cwd,
+                &pinned.additional_directories,
+                label,
+            ));
         }
         if let Some(cwd) = &spec.cwd {
             return Ok(self.launcher.find_scope(cwd, &spec.additional_directories, cwd.clone()));
@@ -135,14 +153,17 @@ impl Controller {
             .await?;
         let Some(workspace) = workspace else {
             let namespace = &session.metadata.namespace;
-            let message = format!("there is no Workspace {name:?} in namespace {namespace:?}; apply one");
+            let message =
+                format!("there is no Workspace {name:?} in namespace {namespace:?}; apply one");
             return missing("WorkspaceNotFound", message);
         };
         let folders = &workspace.spec.folders;
         let (main, others) = match &spec.folder {
             None => match folders.split_first() {
                 Some((main, others)) => (main, others),
-                None => return missing("WorkspaceEmpty", format!("Workspace {name:?} has no folder")),
+                None => {
+                    return missing("WorkspaceEmpty", format!("Workspace {name:?} has no folder"));
+                }
             },
             Some(id) => match folders.iter().find(|folder| folder.id == *id) {
                 Some(folder) => (folder, &folders[..0]),

@@ -169,7 +169,11 @@ const fn is_lasting(error: &Error) -> bool {
 /// # Errors
 ///
 /// The store's; `Unavailable` if it is shorter than it should be.
-pub(super) async fn read_whole(blobs: &SharedBlobs, blob: &BlobId, bytes: u64) -> Result<Vec<u8>, Error> {
+pub(super) async fn read_whole(
+    blobs: &SharedBlobs,
+    blob: &BlobId,
+    bytes: u64,
+) -> Result<Vec<u8>, Error> {
     let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
     let mut whole = Vec::with_capacity(wanted);
     while whole.len() < wanted {

@@ -193,7 +193,11 @@ impl Pump {
                     Ok(found) => Call::Done(Initialized {
                         protocol_version: found.protocol_version,
                         capabilities: found.capabilities,
-                        auth_methods: found.auth_methods.into_iter().map(|method| method.id).collect(),
+                        auth_methods: found
+                            .auth_methods
+                            .into_iter()
+                            .map(|method| method.id)
+                            .collect(),
                     }),
                     Err(failure) => Call::Failed(call_failure(failure)),
                 };
@@ -322,7 +326,11 @@ impl Pump {
     }
 
     /// The answer to a prompt is shown to the planner only once everything before it is durable.
-    async fn on_prompt_ended(&mut self, turn: &Uid, outcome: Result<event::PromptEnd, event::Failure>) {
+    async fn on_prompt_ended(
+        &mut self,
+        turn: &Uid,
+        outcome: Result<event::PromptEnd, event::Failure>,
+    ) {
         self.begin(turn);
         let is_after_cancel = self.state.is_cancel_written;
         self.flush().await;

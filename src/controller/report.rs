@@ -15,9 +15,7 @@ use crate::api::event::{EventSource, EventType, ObjectReference};
 use crate::api::report::{Outcome, StepReport, Trigger};
 use crate::api::session::EndOutcome;
 use crate::api::turn::TurnPhase;
-use crate::api::{
-    Dur, Event, Kind, Name, Namespace, ObjectMeta, ReconcileReport, Time, Turn, Uid,
-};
+use crate::api::{Dur, Event, Kind, Name, Namespace, ObjectMeta, ReconcileReport, Time, Turn, Uid};
 use crate::clock::{Now, SharedClock};
 use crate::plan::world::{Call, Process};
 use crate::plan::{Change, Plan, Requeue, World};
@@ -255,7 +253,8 @@ impl Reporter {
         let mut stale: Vec<Key> = old.map(|record| record.key).collect();
         let (reports, _) = store.list(keys::REPORTS, None, 0).await?;
         let surplus = reports.len().saturating_sub(REPORTS_MAX);
-        let mut by_age: Vec<_> = reports.into_iter().map(|record| (record.rev, record.key)).collect();
+        let mut by_age: Vec<_> =
+            reports.into_iter().map(|record| (record.rev, record.key)).collect();
         by_age.sort();
         stale.extend(by_age.into_iter().take(surplus).map(|(_, key)| key));
         for keys in stale.chunks(crate::store::COMMIT_OPS_MAX) {
@@ -330,8 +329,11 @@ fn event(
     message: &str,
     now: Time,
 ) -> Event {
-    let namespace =
-        if object.namespace.is_empty() { Namespace::from("default") } else { object.namespace.clone() };
+    let namespace = if object.namespace.is_empty() {
+        Namespace::from("default")
+    } else {
+        object.namespace.clone()
+    };
     Event {
         api_version: Kind::Event.api_version().to_owned(),
         kind: Kind::Event.as_str().to_owned(),

@@ -4,8 +4,8 @@
 //! is never given twice. One change at a time: a pass holds the lock for its commit.
 
 use crate::api::Uid;
-use crate::plan::capacity::{Holder, Limits, has_free_slot};
 use crate::plan::Change;
+use crate::plan::capacity::{Holder, Limits, has_free_slot};
 use crate::store::records::Txn;
 use crate::store::{Error, Guard, Rev, SharedStore, keys};
 

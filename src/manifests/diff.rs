@@ -129,7 +129,8 @@ pub struct World {
 /// Why an object that is gone from the files is not deleted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Hold {
-    /// Its directory is not the one that it was in: a mount is missing, or it was made anew.
+    /// Another directory is at the path, with nothing of what was in the one before: a mount is
+    /// missing, or it was made anew.
     OtherDirectory,
     /// Too much is gone at once.
     TooMany,
@@ -186,7 +187,9 @@ pub fn plan(world: &World, now: Mono) -> Plan {
                 let marks =
                     || world.marks.iter().filter(|(_, mark)| mark.source.directory == index);
                 let look = Look {
-                    identity: *identity,
+                    // What is there at all makes it the successor of the directory before: a clone
+                    // made anew, a ConfigMap mounted again.
+                    is_known: marks().any(|(_, mark)| mark.identity == *identity),
                     complete: *complete,
                     made: marks().count(),
                     gone: marks().filter(|(object, _)| !owners.contains_key(object)).collect(),
@@ -262,7 +265,8 @@ fn owners<'a>(world: &'a World, plan: &mut Plan) -> BTreeMap<&'a ObjectId, Owner
 
 /// What one listing says of the objects of its directory.
 struct Look<'a> {
-    identity: Identity,
+    /// Whether any object was seen in exactly this directory.
+    is_known: bool,
     complete: bool,
     /// How many objects the directory's files made.
     made: usize,
@@ -275,7 +279,7 @@ fn judge(world: &World, look: &Look<'_>, now: Mono, plan: &mut Plan) {
     let count = look.gone.len();
     let too_many = count > GONE_MAX || (count >= GONE_HALF_MIN && count * 2 > look.made);
     for (object, mark) in &look.gone {
-        if mark.identity != look.identity {
+        if !look.is_known {
             plan.held.insert((*object).clone(), (mark.source.directory, Hold::OtherDirectory));
             continue;
         }

@@ -1,5 +1,7 @@
 //! What `get manifests` shows: each file, and each directory that something is wrong with.
 
+use std::collections::BTreeMap;
+
 use super::diff::Hold;
 use super::ledger::Ledger;
 use super::shelf::Taken;
@@ -28,12 +30,14 @@ pub(super) fn of_directory(directory: &Directory, ledger: Option<&Ledger>) -> Ve
         });
     }
     let root = directory.root.display().to_string();
+    let mut made: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (object, entry) in ledger.into_iter().flat_map(Ledger::iter) {
+        if entry.directory == root {
+            made.entry(&entry.path).or_default().push(object.to_string());
+        }
+    }
     for (path, taken) in directory.shelf.taken() {
-        let objects = ledger.into_iter().flat_map(Ledger::iter);
-        let objects = objects
-            .filter(|(_, entry)| entry.directory == root && entry.path == *path)
-            .map(|(object, _)| object.to_string())
-            .collect();
+        let objects = made.remove(path.as_str()).unwrap_or_default();
         let documents = taken.documents.as_ref().map_or(0, Vec::len);
         manifests.push(Manifest {
             path: directory.full(path),

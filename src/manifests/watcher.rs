@@ -67,7 +67,6 @@ pub struct Service {
     native: Native,
     hint: Arc<Notify>,
     teller: Teller,
-    has_adopted: bool,
     is_synced: bool,
     reports: watch::Sender<Arc<Report>>,
 }
@@ -80,11 +79,20 @@ pub(super) struct Directory {
     pub(super) gone: Option<String>,
     pub(super) listing: Option<Listing>,
     pub(super) held: BTreeMap<ObjectId, Hold>,
+    /// Whether its objects without a mark were looked for.
+    is_adopted: bool,
 }
 
 impl Directory {
     fn new(root: PathBuf) -> Self {
-        Self { root, shelf: Shelf::default(), gone: None, listing: None, held: BTreeMap::new() }
+        Self {
+            root,
+            shelf: Shelf::default(),
+            gone: None,
+            listing: None,
+            held: BTreeMap::new(),
+            is_adopted: false,
+        }
     }
 
     /// A file's path as people see it, and as its objects name it.
@@ -129,7 +137,6 @@ impl Service {
             native,
             hint,
             teller: Teller::new(store, uids),
-            has_adopted: false,
             is_synced: false,
             reports,
         };
@@ -236,10 +243,7 @@ impl Service {
             Some(ledger) => ledger,
             None => Ledger::load(&self.store).await?,
         };
-        if !self.has_adopted {
-            self.adopt(&mut ledger).await?;
-            self.has_adopted = true;
-        }
+        self.adopt(&mut ledger).await?;
         let plan = diff::plan(&self.world(&ledger), now.mono);
         self.absences.clone_from(&plan.absences);
         if let Some(wake) = plan.wake {
@@ -277,14 +281,18 @@ impl Service {
         Ok(())
     }
 
-    /// Objects that name a file of ours and have no mark: the daemon died between the two.
-    async fn adopt(&self, ledger: &mut Ledger) -> Result<(), Stalled> {
+    /// Objects that name a file of ours and have no mark: the daemon died between the two. Looked
+    /// for once, when a directory is first listed.
+    async fn adopt(&mut self, ledger: &mut Ledger) -> Result<(), Stalled> {
+        let is_new = |directory: &&Directory| !directory.is_adopted && directory.listing.is_some();
+        if !self.directories.iter().any(|directory| is_new(&directory)) {
+            return Ok(());
+        }
         for (object, found) in self.gate.managed().await.map_err(Stalled::Refused)? {
-            let Some(source) = found.source else { continue };
-            if ledger.get(&object).is_some() {
+            let Some(source) = found.source.filter(|_| ledger.get(&object).is_none()) else {
                 continue;
-            }
-            for directory in &self.directories {
+            };
+            for directory in self.directories.iter().filter(is_new) {
                 let below = Path::new(&source).strip_prefix(&directory.root);
                 if let (Ok(path), Some(listing)) = (below, &directory.listing) {
                     let entry = Entry {
@@ -299,6 +307,9 @@ impl Service {
                     break;
                 }
             }
+        }
+        for directory in &mut self.directories {
+            directory.is_adopted |= directory.listing.is_some();
         }
         Ok(())
     }

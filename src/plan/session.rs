@@ -235,7 +235,8 @@ fn cancel(draft: &mut Draft<'_>, index: usize) {
         // The connection chooses the moment: right behind a prompt some agents lose a cancel.
         draft.act(Step::CancelPrompt { turn: uid });
     }
-    let asked = draft.turns[index].status.cancel.as_ref().map_or(draft.now.time, |cancel| cancel.at);
+    let asked =
+        draft.turns[index].status.cancel.as_ref().map_or(draft.now.time, |cancel| cancel.at);
     let grace = world.stop_times().cancel.get();
     let passed = draft.time().since(asked);
     if passed >= grace {

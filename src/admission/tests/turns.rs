@@ -52,6 +52,14 @@ async fn a_turn_of_no_session_is_invalid() {
 }
 
 #[tokio::test]
+async fn a_turn_in_an_unknown_namespace_is_not_found() {
+    let bench = Bench::new();
+    let mut body = turn("s");
+    body["metadata"] = json!({"namespace": "other"});
+    assert_eq!(code(bench.create(Kind::Turn, body).await), 404);
+}
+
+#[tokio::test]
 async fn a_session_that_takes_no_turns_says_what_to_do() {
     let ended = SessionEnd {
         outcome: EndOutcome::Stopped,
@@ -60,18 +68,15 @@ async fn a_session_that_takes_no_turns_says_what_to_do() {
         code: None,
         at: crate::api::Time::from_millis(0),
     };
-    let changes: [Box<dyn FnOnce(&mut Session)>; 3] = [
-        Box::new(|session| session.spec.desired_state = DesiredState::Cancelled),
-        Box::new(|session| session.metadata.deletion_timestamp = Some(ended.at)),
-        Box::new({
-            let ended = ended.clone();
-            move |session| session.status.end = Some(ended)
-        }),
+    let changes: [fn(&mut Session, SessionEnd); 3] = [
+        |session, _| session.spec.desired_state = DesiredState::Cancelled,
+        |session, end| session.metadata.deletion_timestamp = Some(end.at),
+        |session, end| session.status.end = Some(end),
     ];
     for change in changes {
         let bench = bench_with_session().await;
         let session = bench.session("s").await;
-        bench.write(&session, change).await;
+        bench.write(&session, |session| change(session, ended.clone())).await;
         let refusal = bench.create(Kind::Turn, turn("s")).await.unwrap_err();
         assert_eq!(refusal.code(), 409);
         assert!(refusal.to_string().ends_with("make a new session"), "{refusal}");
@@ -142,6 +147,14 @@ async fn large_blocks_are_a_blob_of_json() {
     let blob = BlobId { owner: turn.metadata.uid, stream: Stream::Prompt };
     let stored = bench.store.read(&blob, 0, usize::MAX).await.unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&stored).unwrap(), blocks);
+}
+
+#[tokio::test]
+async fn a_prompt_that_json_makes_large_is_a_blob_too() {
+    let bench = bench_with_session().await;
+    let body = json!({"spec": {"session": "s", "prompt": "\u{1}".repeat(60 * 1024)}});
+    bench.create(Kind::Turn, body).await.unwrap();
+    assert_eq!(bench.turn("s-1").await.spec.prompt_blob.unwrap().bytes, 60 * 1024);
 }
 
 #[tokio::test]

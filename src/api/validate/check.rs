@@ -36,7 +36,7 @@ const BLOCK_TYPES: [&str; 5] = ["text", "image", "audio", "resource_link", "reso
 const SHOWN_CHARS_MAX: usize = 80;
 
 /// A value as messages show it: quoted, escaped and cut.
-pub(super) fn shown(value: &str) -> String {
+pub(in crate::api) fn shown(value: &str) -> String {
     let cut: String = value.chars().take(SHOWN_CHARS_MAX).collect();
     if cut.len() < value.len() { format!("{cut:?}...") } else { format!("{cut:?}") }
 }
@@ -66,7 +66,7 @@ pub(super) fn name(errors: &mut FieldErrors, at: FieldPath, value: &str) {
 }
 
 /// A short text of one line: not empty, no control characters, at most `chars_max` characters.
-pub(super) fn line(errors: &mut FieldErrors, at: FieldPath, value: &str, chars_max: usize) {
+pub(in crate::api) fn line(errors: &mut FieldErrors, at: FieldPath, value: &str, chars_max: usize) {
     if value.trim().is_empty() {
         errors.push(at, FieldValueInvalid, "is empty: leave it out or give it a text");
     } else if value.chars().any(char::is_control) {
@@ -228,7 +228,7 @@ pub(super) fn blocks(errors: &mut FieldErrors, at: &FieldPath, values: &[Value])
 }
 
 /// MCP servers: each whole for its transport, names unique.
-pub(super) fn mcp_servers(errors: &mut FieldErrors, at: &FieldPath, servers: &[McpServer]) {
+pub(in crate::api) fn mcp_servers(errors: &mut FieldErrors, at: &FieldPath, servers: &[McpServer]) {
     entries(errors, at.clone(), servers.len());
     let mut names = BTreeSet::new();
     for (index, server) in servers.iter().enumerate() {
@@ -261,22 +261,22 @@ fn stdio_server(errors: &mut FieldErrors, at: &FieldPath, server: &McpServer) {
     only_for(errors, at.field("headers"), !server.headers.is_empty(), "http");
 }
 
+/// An http:// or https:// address.
+pub(in crate::api) fn http_url(errors: &mut FieldErrors, at: FieldPath, url: &str) {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let is_whole = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'));
+    if !is_whole || url.chars().any(|char| char.is_whitespace() || char.is_control()) {
+        let message = format!("{}: expected an http:// or https:// address", shown(url));
+        errors.push(at, FieldValueInvalid, message);
+    }
+}
+
 fn http_server(errors: &mut FieldErrors, at: &FieldPath, server: &McpServer) {
     match server.url.as_deref() {
         None | Some("") => {
             errors.push(at.field("url"), FieldValueRequired, "must be set for type http");
         }
-        Some(url) => {
-            let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-            let is_whole = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'));
-            if !is_whole || url.chars().any(|char| char.is_whitespace() || char.is_control()) {
-                errors.push(
-                    at.field("url"),
-                    FieldValueInvalid,
-                    format!("{}: expected an http:// or https:// address", shown(url)),
-                );
-            }
-        }
+        Some(url) => http_url(errors, at.field("url"), url),
     }
     entries(errors, at.field("headers"), server.headers.len());
     for (name, value) in &server.headers {

@@ -19,6 +19,7 @@ pub(super) mod workspace;
 mod coverage;
 
 pub use check::is_dns_label;
+pub(super) use check::{http_url, line, mcp_servers, shown};
 pub use metadata::metadata;
 
 /// The largest prompt that is kept in a record; a larger one of a turn becomes a blob.

@@ -11,9 +11,9 @@ use crate::api::{
 };
 use crate::clock::{Clock, ManualClock, SystemClock};
 use crate::ports::Manifest;
+use crate::store::keys;
 use crate::store::memory::MemoryStore;
 use crate::store::records::{Page, Records, Txn};
-use crate::store::keys;
 
 /// A service that is driven look by look, by a manual clock.
 struct Bench {
@@ -200,6 +200,33 @@ async fn an_invalid_file_keeps_what_it_applied_and_says_where_it_is_wrong() {
 }
 
 #[tokio::test]
+async fn bombs_and_what_cannot_be_read_hold_no_other_file_back() {
+    let mut bench = Bench::new();
+    let wide = format!("a: [{}]", "x,".repeat(60_000));
+    let deep = "[".repeat(200_000);
+    let alias = format!(
+        "a: &a [{}]\nb: &b [{}]\nc: [{}]",
+        "x,".repeat(90),
+        "*a,".repeat(50),
+        "*b,".repeat(49)
+    );
+    let large = "x".repeat(300_000);
+    for (path, text) in
+        [("1.yaml", &wide), ("2.yaml", &deep), ("3.yaml", &alias), ("4.yaml", &large)]
+    {
+        bench.write(path, text);
+    }
+    fs::write(bench.root.path().join("5.yaml"), b"a: \xff").unwrap();
+    std::os::unix::fs::symlink("/dev/zero", bench.root.path().join("6.yaml")).unwrap();
+    bench.write("7.yaml", &agent("a"));
+    bench.after(0).await;
+    for index in 1..=6 {
+        assert_ne!(bench.error(&format!("{index}.yaml")), "", "{index}");
+    }
+    assert_eq!(bench.agents().await, ["a"]);
+}
+
+#[tokio::test]
 async fn what_admission_refuses_is_placed_and_nothing_of_the_file_is_applied() {
     let mut bench = Bench::new();
     let turn = "apiVersion: spawnlet.dev/v1alpha1\nkind: Turn\nmetadata: {name: t}\nspec:\n  prompt: x\n  session: nowhere\n";
@@ -356,7 +383,7 @@ async fn a_changed_immutable_field_replaces_the_object_even_if_it_is_changed_bac
         (session_now.metadata.uid, session_now.spec.title.as_deref()),
         (uid.clone(), Some("two"))
     );
-    bench.write("a.yaml", &session("s", "persona: other"));
+    bench.write("a.yaml", &session("s", "prompt: other"));
     bench.settle().await;
     bench.write("a.yaml", &session("s", "title: two"));
     bench.settle().await;
@@ -530,6 +557,8 @@ async fn a_change_on_disk_is_applied_by_notification_alone() {
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(service.run(shutdown.clone()));
     assert!(handle.synced().await);
+    let report = handle.when(|report| report.conditions.is_true("WatchNative")).await;
+    assert!(report.is_some());
     let has = |name: &'static str| {
         move |report: &Arc<Report>| {
             report.files.iter().any(|file| file.objects.contains(&format!("Agent/{name}")))

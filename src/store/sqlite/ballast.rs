@@ -48,14 +48,14 @@ impl Ballast {
         ballast
     }
 
+    /// The size of the file when it is there.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Whether new work must be refused.
     pub(super) fn is_low(&self) -> bool {
         self.is_low.load(Ordering::SeqCst)
-    }
-
-    /// Whether the disk was low and is not any more, so that [`Ballast::check`] would end it.
-    pub(super) fn has_room_again(&self) -> bool {
-        self.is_low() && self.has_room()
     }
 
     /// Looks at the disk: says low below the low-water mark, makes the file anew when there is room.

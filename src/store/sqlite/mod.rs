@@ -340,6 +340,8 @@ fn connect_writer(path: &Path) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
+    // Takes effect in an empty file only; lets a low disk have back what deletes made free.
+    connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     let mode: String =
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if !mode.eq_ignore_ascii_case("wal") {
@@ -367,11 +369,12 @@ impl SqliteStore {
     /// also what makes the engine see that there is room again.
     #[must_use]
     pub fn is_disk_low(&self) -> bool {
-        if self.shared.ballast.has_room_again() {
+        let is_low = self.shared.ballast.is_low();
+        if is_low {
             // A full queue looks at the disk by itself, after its next group.
             let _ = self.jobs.try_send(Job::CheckDisk);
         }
-        self.shared.ballast.is_low()
+        is_low
     }
 
     /// Why the store is read-only until [`Store::reset`], if it is.

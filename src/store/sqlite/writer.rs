@@ -30,11 +30,17 @@ pub(super) const GROUP_JOBS_MAX: usize = 64;
 pub(super) const QUEUE_JOBS_MAX: usize = GROUP_JOBS_MAX;
 /// About how much is written between two checkpoints: SQLite's own default is 1000 pages of 4 KiB.
 const CHECKPOINT_BYTES: usize = 4 * 1024 * 1024;
+/// The least, for small disks: below it each commit would be synced twice.
+const CHECKPOINT_BYTES_MIN: usize = 256 * 1024;
 /// What a job writes besides its values: its pages in the trees, rounded up.
 const JOB_OVERHEAD_BYTES: usize = 16 * 1024;
 /// How many revisions of history must be too old before some are dropped, and how many are at
 /// once: a few milliseconds, seldom.
 const PRUNE_REVISIONS: u64 = 512;
+/// How many pages go back to a low disk after each group: 256 KiB, and as much in the log.
+const VACUUM_PAGES: u32 = 64;
+/// How many revisions of history are kept on a low disk: what watchers that keep up may lack.
+const HISTORY_WHEN_LOW: u64 = 16;
 
 /// What a caller waits for: a revision, a count, or just that it is done.
 pub(super) type Reply = oneshot::Sender<Result<u64, Error>>;
@@ -112,6 +118,8 @@ pub(super) struct Writer {
     /// The newest commit that was acknowledged, with its nonce.
     acknowledged: Option<(u64, u64)>,
     written_bytes: usize,
+    /// How much is written between two checkpoints.
+    checkpoint_bytes: usize,
 }
 
 impl Writer {
@@ -119,8 +127,12 @@ impl Writer {
     pub(super) fn new(shared: Arc<Shared>, connection: Connection) -> rusqlite::Result<Self> {
         let head = schema::head(&connection)?;
         let oldest = schema::oldest(&connection)?;
+        // What the log holds must fit behind the ballast when it goes into the file.
+        let quarter = usize::try_from(shared.ballast.bytes() / 4).unwrap_or(usize::MAX);
+        let checkpoint_bytes = quarter.clamp(CHECKPOINT_BYTES_MIN, CHECKPOINT_BYTES);
         Ok(Self {
             shared,
+            checkpoint_bytes,
             connection: Some(connection),
             head,
             oldest,
@@ -149,7 +161,7 @@ impl Writer {
             self.run_group(group);
             match control {
                 Some(Job::Reset(reply)) => drop(reply.send(self.reset().map(|()| 0))),
-                Some(Job::CheckDisk) => self.shared.ballast.check(),
+                Some(Job::CheckDisk) => self.look_at_disk(),
                 Some(Job::Close(reply)) => {
                     jobs.close();
                     self.close();
@@ -169,13 +181,9 @@ impl Writer {
         let answers = match self.attempt(&works) {
             Ok(answers) => answers,
             Err(failed) if failed.severity == Severity::Full => {
-                let is_released = self.release_ballast();
-                if is_released || works.len() > 1 {
-                    // One by one, so that what frees space is not held up by what takes it.
-                    works.iter().map(|work| self.attempt_alone(work)).collect()
-                } else {
-                    vec![Err(failed.answer)]
-                }
+                self.make_room();
+                // One by one, so that what frees space is not held up by what takes it.
+                works.iter().map(|work| self.attempt_alone(work)).collect()
             }
             Err(failed) => vec![Err(failed.answer); works.len()],
         };
@@ -183,8 +191,7 @@ impl Writer {
             // Whoever asked may have gone; what was done stays done.
             let _ = reply.send(answer);
         }
-        self.shared.ballast.check();
-        self.checkpoint_if_due();
+        self.look_at_disk();
     }
 
     fn attempt_alone(&mut self, work: &Work) -> Result<u64, Error> {
@@ -208,10 +215,7 @@ impl Writer {
             return Err(read_only("it is not open".to_owned()));
         };
         let mut group = Group::new(&shared, self.head, self.oldest);
-        let result = group.run(&connection, works).and_then(|()| {
-            shared.trip()?;
-            Ok(())
-        });
+        let result = group.run(&connection, works).and_then(|()| shared.trip());
         let outcome = match result {
             Ok(()) => commit(&shared, &connection).map_err(|error| (error, true)),
             Err(error) => Err((error, false)),
@@ -242,12 +246,14 @@ impl Writer {
 
     fn fail(&self, error: &rusqlite::Error, in_commit: bool) -> Failed {
         let severity = severity(error);
-        if severity == Severity::Fatal {
+        let is_unknown = in_commit && severity != Severity::Full;
+        // What follows a commit of unknown fate could not even be numbered.
+        if severity == Severity::Fatal || is_unknown {
             self.shared.set_fault(error.to_string());
         }
         let answer = if severity == Severity::Full {
             Error::Unavailable(format!("the disk is full: {error}"))
-        } else if in_commit {
+        } else if is_unknown {
             Error::Unknown(error.to_string())
         } else {
             Error::Unavailable(error.to_string())
@@ -255,17 +261,39 @@ impl Writer {
         Failed { severity, answer }
     }
 
-    fn release_ballast(&self) -> bool {
+    /// Gives the ballast back, and lets the log be written from its beginning again.
+    fn make_room(&mut self) {
         let is_released = self.shared.ballast.release();
         #[cfg(test)]
         if is_released && let Some(connection) = &self.connection {
             self.shared.lift_quota(connection);
         }
-        is_released
+        tracing::warn!(is_released, "a write found the disk full");
+        self.checkpoint();
     }
 
-    fn checkpoint_if_due(&mut self) {
-        if self.written_bytes < CHECKPOINT_BYTES || self.shared.fault().is_some() {
+    /// Checkpoints if it is due. On a low disk each time, so that the log does not grow on, and
+    /// with it some of the space that deletes made in the file goes back to the disk.
+    fn look_at_disk(&mut self) {
+        let is_low = self.shared.ballast.is_low();
+        if is_low
+            && self.shared.fault().is_none()
+            && let Some(connection) = &self.connection
+        {
+            if let Err(error) = vacuum(connection)
+                && severity(&error) == Severity::Fatal
+            {
+                self.shared.set_fault(error.to_string());
+            }
+        }
+        if is_low || self.written_bytes >= self.checkpoint_bytes {
+            self.checkpoint();
+        }
+        self.shared.ballast.check();
+    }
+
+    fn checkpoint(&mut self) {
+        if self.shared.fault().is_some() {
             return;
         }
         self.written_bytes = 0;
@@ -273,8 +301,8 @@ impl Writer {
         // PASSIVE: waits for no reader. What a reader holds back is done by a later one.
         if let Err(error) = checkpoint(connection, "PASSIVE") {
             match severity(&error) {
-                Severity::Full => drop(self.release_ballast()),
-                Severity::Passing => {}
+                // The next write sees to it.
+                Severity::Full | Severity::Passing => {}
                 Severity::Fatal => self.shared.set_fault(error.to_string()),
             }
         }
@@ -344,6 +372,15 @@ fn checkpoint(connection: &Connection, mode: &str) -> rusqlite::Result<()> {
     connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()))
 }
 
+fn vacuum(connection: &Connection) -> rusqlite::Result<()> {
+    let sql = format!("PRAGMA incremental_vacuum({VACUUM_PAGES})");
+    let mut statement = connection.prepare_cached(&sql)?;
+    // It gives back a page with each step.
+    let mut steps = statement.query([])?;
+    while steps.next()?.is_some() {}
+    Ok(())
+}
+
 fn work_bytes(work: &Work) -> usize {
     let values = match work {
         // A record is written twice: to `records` and to `history`.
@@ -377,9 +414,12 @@ impl<'a> Group<'a> {
     }
 
     fn run(&mut self, connection: &Connection, works: &[Work]) -> rusqlite::Result<()> {
+        #[cfg(test)]
+        self.shared.limit_pages(connection);
         self.shared.trip()?;
         // IMMEDIATE: the write lock first, so that nothing read in here can be stale.
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        self.prune(connection)?;
         for work in works {
             self.shared.trip()?;
             connection.prepare_cached("SAVEPOINT job")?.execute([])?;
@@ -394,7 +434,7 @@ impl<'a> Group<'a> {
             connection.prepare_cached("RELEASE job")?.execute([])?;
             self.answers.push(answer);
         }
-        self.prune(connection)
+        Ok(())
     }
 
     fn apply(&mut self, connection: &Connection, work: &Work) -> Result<u64, Stopped> {
@@ -434,11 +474,15 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Drops a little of the history that is beyond its bound.
+    /// Drops a little of the history that is beyond its bound. First in the transaction, so that
+    /// on a full disk what follows has the space.
     fn prune(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        let keep = self.shared.options.history_revisions_max;
-        let wanted = self.head.saturating_sub(keep);
-        if wanted >= self.oldest.saturating_add(PRUNE_REVISIONS) {
+        let is_low = self.shared.ballast.is_low();
+        let kept = self.shared.options.history_revisions_max;
+        let (kept, step) =
+            if is_low { (kept.min(HISTORY_WHEN_LOW), 1) } else { (kept, PRUNE_REVISIONS) };
+        let wanted = self.head.saturating_sub(kept);
+        if wanted >= self.oldest.saturating_add(step) {
             let upto = wanted.min(self.oldest + 2 * PRUNE_REVISIONS);
             apply::forget(connection, upto)?;
             self.oldest = upto;
