@@ -16,8 +16,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::codec::{FRAME_BYTES_MAX, LineReader, ReadError};
+use super::counts::{Counters, Counts};
 use super::event::{Event, Fault};
-use super::machine::{Counters, Counts, Machine, Sent};
+use super::machine::{Machine, Sent};
 use super::outbox::{Line, Outbox, Room, WRITE_QUEUE_BYTES_MAX};
 use super::roots::Roots;
 use crate::api::Uid;

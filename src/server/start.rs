@@ -124,8 +124,8 @@ fn load_config(options: &ServeOptions) -> Result<Config, Error> {
     let loaded = crate::api::config::load(file.as_ref(), &sets).map_err(Error::Config)?;
     let mut config = loaded.config;
     match options.log_format {
-        Some(crate::cli::LogFormat::Json) => config.log.format = LogFormat::Json,
-        Some(crate::cli::LogFormat::Text) => config.log.format = LogFormat::Text,
+        Some(crate::cli::serve::LogFormat::Json) => config.log.format = LogFormat::Json,
+        Some(crate::cli::serve::LogFormat::Text) => config.log.format = LogFormat::Text,
         None => {}
     }
     refuse_open_address(config.listen, config.insecure_listen)?;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::acp::event::Setting;
+use crate::options::settings::Setting;
 use crate::options::settings::{Done, Next, Wanted, next_setting};
 use crate::options::tests::select;
 use crate::options::{
