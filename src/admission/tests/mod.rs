@@ -45,9 +45,14 @@ impl Bench {
 
     /// A bench whose store does wrong what it is told to.
     fn faulty() -> (Self, Arc<FaultStore>) {
+        Self::with_faults(Plan::default(), 1)
+    }
+
+    /// A bench whose store does wrong what a plan and a seed say.
+    fn with_faults(plan: Plan, seed: u64) -> (Self, Arc<FaultStore>) {
         let mut bench = Self::new();
         let (store, blobs) = (bench.store.clone(), bench.store.clone());
-        let faults = Arc::new(FaultStore::new(store, blobs, Plan::default(), 1));
+        let faults = Arc::new(FaultStore::new(store, blobs, plan, seed));
         let (clock, limits) = (bench.clock.clone(), Limits::default());
         bench.admission = Admission::new(faults.clone(), faults.clone(), clock, limits);
         (bench, faults)
