@@ -8,6 +8,7 @@ mod apply;
 mod cancel;
 mod client;
 mod completion;
+mod config;
 mod connect;
 mod delete;
 mod describe;
@@ -112,6 +113,8 @@ enum Verb {
     Wait(wait::Wait),
     /// Check files without a daemon.
     Validate(validate::Validate),
+    /// Print the configuration with the source of each value.
+    Config(config::Config),
     /// Ask the daemon how it is.
     Doctor(doctor::Doctor),
     /// Print the versions of client and daemon.
@@ -201,6 +204,7 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
         Verb::Events(verb) => verb.run(context).await.map(done),
         Verb::Wait(verb) => verb.run(context).await.map(done),
         Verb::Validate(verb) => verb.run(context).map(done),
+        Verb::Config(verb) => verb.run(context).map(done),
         Verb::Doctor(verb) => verb.run(context).await.map(done),
         Verb::Version(verb) => verb.run(context).await.map(done),
         Verb::Completion(verb) => verb.run(context, &mut Cli::command()).map(done),

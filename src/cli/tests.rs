@@ -339,6 +339,24 @@ async fn doctor_version_and_completion_answer() {
 }
 
 #[tokio::test]
+async fn the_configuration_is_shown_with_its_sources_and_its_faults_with_their_places() {
+    let daemon = Daemon::start().await;
+    let file = daemon.file("c.yaml", "limits:\n  inbox: 3\n");
+    let text = daemon.run(&["config", "--config", &file, "--set", "limits.maxActiveTurns=2"]).await;
+    let row = |key: &str| {
+        let line = text.lines().find(|line| line.starts_with(key)).unwrap();
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(row("limits.inbox"), ["limits.inbox", "3", "file", "no"]);
+    assert_eq!(row("limits.maxActiveTurns "), ["limits.maxActiveTurns", "2", "--set", "no"]);
+    assert_eq!(row("listen "), ["listen", "127.0.0.1:7420", "default", "yes"]);
+    let wrong = daemon.file("w.yaml", "limits:\n  inbocks: 3\n");
+    let (code, message) = daemon.refused(&["config", "--config", &wrong]).await;
+    assert_eq!(code, 65);
+    assert!(message.starts_with(&format!("{wrong}:2:")), "{message}");
+}
+
+#[tokio::test]
 async fn the_daemon_answers_over_tcp_too() {
     let api = Fixture::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
