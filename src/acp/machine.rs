@@ -18,8 +18,6 @@ use super::connection::{Command, Open, Options, Scope};
 use super::event::{
     Event, Failure, FailureKind, Fault, NAME_BYTES_MAX, Opened, Update, UpdateKind, cut,
 };
-use crate::options::settings::Setting;
-use crate::options::{OptionState, Setter, Snapshot};
 use super::permission::ToolCalls;
 use super::requests::OpenRequest;
 use super::update::Reported;
@@ -27,6 +25,8 @@ use super::wire::{self, Asked};
 use crate::api::Uid;
 use crate::api::session::Capabilities;
 use crate::clock::Mono;
+use crate::options::settings::Setting;
+use crate::options::{OptionState, Setter, Snapshot};
 
 /// Updates that come before the answer to `session/new` are held for it, so many at most.
 const HELD_UPDATES_MAX: usize = 100;

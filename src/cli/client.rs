@@ -129,9 +129,9 @@ impl Client {
         for (name, value) in headers {
             request = request.header(name, *value);
         }
-        let request = request
-            .body(Full::new(body))
-            .map_err(|_| Failure::Usage("a name or the token has characters that cannot be sent".to_owned()))?;
+        let request = request.body(Full::new(body)).map_err(|_| {
+            Failure::Usage("a name or the token has characters that cannot be sent".to_owned())
+        })?;
         match &self.connection.endpoint {
             Endpoint::Tcp(authority) => {
                 let stream = self.connect(TcpStream::connect(authority.as_str())).await?;
@@ -175,8 +175,7 @@ impl Client {
         });
         let response = sender.send_request(request).await.map_err(lost)?;
         let code = response.status();
-        let reply =
-            Reply { body: response.into_body(), rest: BytesMut::new(), _driver: driver };
+        let reply = Reply { body: response.into_body(), rest: BytesMut::new(), _driver: driver };
         Ok((code, reply))
     }
 

@@ -76,9 +76,8 @@ impl Connection {
 
 /// `$XDG_STATE_HOME/spawnlet`, or its default below the home directory (XDG base directories).
 pub(super) fn default_data_dir() -> Option<PathBuf> {
-    let absolute = |name: &str| {
-        env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
-    };
+    let absolute =
+        |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_STATE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
         .map(|state| state.join("spawnlet"))
@@ -110,9 +109,7 @@ fn parse(server: &str) -> Result<Endpoint, Failure> {
     if authority.is_empty() || authority.contains(['/', '?', '#', '@']) {
         return Err(wrong("only host and port are taken"));
     }
-    let has_port = authority
-        .rsplit_once(':')
-        .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     Ok(Endpoint::Tcp(if has_port { authority.to_owned() } else { format!("{authority}:80") }))
 }
 

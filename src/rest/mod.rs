@@ -28,7 +28,7 @@ mod serve;
 mod status;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod transcript;
 mod view;
 mod watch;

@@ -22,19 +22,19 @@ use crate::ports::{LiveActivity, Manifest};
 use crate::store::memory::MemoryStore;
 use crate::store::{Blobs, Commit, Key, Op, Rev, Store, keys};
 
-pub(super) const TOKEN: &str = "operator-token-of-the-tests";
-pub(super) const BASE: &str = "/apis/spawnlet.dev/v1alpha1";
+pub(crate) const TOKEN: &str = "operator-token-of-the-tests";
+pub(crate) const BASE: &str = "/apis/spawnlet.dev/v1alpha1";
 /// Longer than any answer takes; a test that waits for it has failed.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// The ports, as a test sets them.
 #[derive(Default)]
-pub(super) struct Ports {
-    pub(super) transcripts: Mutex<HashMap<Uid, Receiver<u64>>>,
-    pub(super) stderr: Mutex<Option<Bytes>>,
-    pub(super) activity: Mutex<Option<LiveActivity>>,
-    pub(super) manifests: Mutex<Vec<Manifest>>,
-    pub(super) is_unready: std::sync::atomic::AtomicBool,
+pub(crate) struct Ports {
+    pub(crate) transcripts: Mutex<HashMap<Uid, Receiver<u64>>>,
+    pub(crate) stderr: Mutex<Option<Bytes>>,
+    pub(crate) activity: Mutex<Option<LiveActivity>>,
+    pub(crate) manifests: Mutex<Vec<Manifest>>,
+    pub(crate) is_unready: std::sync::atomic::AtomicBool,
 }
 
 impl Live for Ports {
@@ -71,25 +71,25 @@ impl Health for Ports {
 }
 
 /// A daemon's API without the daemon.
-pub(super) struct Fixture {
-    pub(super) store: Arc<MemoryStore>,
-    pub(super) ports: Arc<Ports>,
-    pub(super) admission: Arc<Admission>,
-    pub(super) shutdown: CancellationToken,
-    pub(super) router: Router,
+pub(crate) struct Fixture {
+    pub(crate) store: Arc<MemoryStore>,
+    pub(crate) ports: Arc<Ports>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) router: Router,
 }
 
-pub(super) struct Answer {
-    pub(super) code: u16,
-    pub(super) headers: HeaderMap,
-    pub(super) bytes: Bytes,
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) bytes: Bytes,
 }
 
 impl Answer {
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.bytes).unwrap_or_else(|error| panic!("{error}: {self}"))
     }
-    pub(super) fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 }
@@ -101,7 +101,7 @@ impl std::fmt::Display for Answer {
 }
 
 impl Fixture {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let store = Arc::new(MemoryStore::new());
         let ports = Arc::new(Ports::default());
         let shutdown = CancellationToken::new();
@@ -127,7 +127,7 @@ impl Fixture {
     }
 
     /// Sends a request and gives the response before its body is read.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         &self,
         method: &str,
         uri: &str,
@@ -148,7 +148,7 @@ impl Fixture {
         self.router.clone().oneshot(request).await.unwrap()
     }
 
-    pub(super) async fn send(
+    pub(crate) async fn send(
         &self,
         method: &str,
         uri: &str,
@@ -162,12 +162,12 @@ impl Fixture {
         Answer { code: parts.status.as_u16(), headers: parts.headers, bytes }
     }
 
-    pub(super) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         self.send("GET", &format!("{BASE}{path}"), &[], Body::empty()).await
     }
 
     /// Writes a record as the daemon would, with the index keys that reading needs.
-    pub(super) async fn put(&self, kind: Kind, object: Value) -> Rev {
+    pub(crate) async fn put(&self, kind: Kind, object: Value) -> Rev {
         let part = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
         let key = keys::record(kind, &part("namespace").into(), &part("name").into());
         let uid = Uid::new(part("uid"));
@@ -186,12 +186,12 @@ impl Fixture {
         self.store.commit(Commit { guards: Vec::new(), ops }).await.unwrap()
     }
 
-    pub(super) async fn remove(&self, key: Key) {
+    pub(crate) async fn remove(&self, key: Key) {
         let ops = vec![Op::Delete { key }];
         self.store.commit(Commit { guards: Vec::new(), ops }).await.unwrap();
     }
 
-    pub(super) async fn append(
+    pub(crate) async fn append(
         &self,
         turn: &str,
         stream: crate::store::Stream,
@@ -209,19 +209,19 @@ impl Fixture {
 }
 
 /// Reads a stream line by line.
-pub(super) struct Lines {
+pub(crate) struct Lines {
     body: Body,
     rest: Vec<u8>,
 }
 
 impl Lines {
-    pub(super) fn of(response: Response) -> Self {
+    pub(crate) fn of(response: Response) -> Self {
         assert_eq!(response.status(), 200);
         Self { body: response.into_body(), rest: Vec::new() }
     }
 
     /// The next line; `None` at the end of the stream.
-    pub(super) async fn next(&mut self) -> Option<String> {
+    pub(crate) async fn next(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
@@ -236,7 +236,7 @@ impl Lines {
     }
 
     /// The next event of a watch: its type, its object's name and its object.
-    pub(super) async fn event(&mut self) -> (String, String, Value) {
+    pub(crate) async fn event(&mut self) -> (String, String, Value) {
         let line = self.next().await.expect("the watch ended");
         let mut event: Value = serde_json::from_str(&line).unwrap();
         let name = event["object"]["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -244,7 +244,7 @@ impl Lines {
     }
 }
 
-pub(super) fn session(name: &str, phase: &str, labels: Value) -> Value {
+pub(crate) fn session(name: &str, phase: &str, labels: Value) -> Value {
     json!({
         "apiVersion": "spawnlet.dev/v1alpha1",
         "kind": "Session",
@@ -257,7 +257,7 @@ pub(super) fn session(name: &str, phase: &str, labels: Value) -> Value {
     })
 }
 
-pub(super) fn turn(name: &str, session: &str, phase: &str) -> Value {
+pub(crate) fn turn(name: &str, session: &str, phase: &str) -> Value {
     let mut status = json!({"phase": phase});
     if phase == "Completed" {
         status["finishedAt"] = json!("2026-01-01T00:00:00.000Z");
@@ -276,11 +276,11 @@ pub(super) fn turn(name: &str, session: &str, phase: &str) -> Value {
 }
 
 /// A uid made of a name.
-pub(super) fn uid(name: &str) -> String {
+pub(crate) fn uid(name: &str) -> String {
     let sum = name.bytes().fold(0_u64, |sum, byte| sum * 131 + u64::from(byte));
     format!("01900000-0000-7000-8000-{:012x}", sum & 0xffff_ffff_ffff)
 }
 
-pub(super) fn session_key(name: &str) -> Key {
+pub(crate) fn session_key(name: &str) -> Key {
     keys::record(Kind::Session, &"default".into(), &name.into())
 }
