@@ -421,7 +421,7 @@ mod tests {
     async fn answers(store: &FaultStore, name: &str) -> Vec<String> {
         let key = Key::new(format!("/fault/{name}"));
         let mut answers = Vec::new();
-        for number in 0..200 {
+        for number in 0..100 {
             let guards = match store.get(&key).await {
                 Ok(Some(record)) => vec![Guard::RevIs(key.clone(), record.rev)],
                 Ok(None) => vec![Guard::Absent(key.clone())],

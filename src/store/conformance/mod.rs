@@ -498,3 +498,14 @@ where
 {
     run_all(engine.clone(), engine).await;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::memory::MemoryStore;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_store_in_memory_conforms() {
+        run_all_on(Arc::new(MemoryStore::default())).await;
+    }
+}

@@ -439,10 +439,9 @@ async fn history_is_bounded_by_itself() {
     let options = Options { history_revisions_max: 50, ..options() };
     let (store, _) = open(dir.path(), options).unwrap();
     for round in 0..30 {
-        let writes = (0..64).map(|n| async move { format!("{round}-{n}") });
-        for name in futures::future::join_all(writes).await {
-            write(&store, &name[..1], &name).await.unwrap();
-        }
+        let names: Vec<String> = (0..64).map(|number| format!("{number}")).collect();
+        let value = round.to_string();
+        futures::future::join_all(names.iter().map(|name| write(&store, name, &value))).await;
     }
     let head = store.head().await.unwrap();
     let mut watch = store.watch("/", Rev(0)).await.unwrap();
