@@ -16,7 +16,7 @@ use crate::store::{Change, Rev, Store, Stream};
 struct Daemon {
     api: Fixture,
     directory: tempfile::TempDir,
-    _server: tokio::task::JoinSet<io::Result<()>>,
+    _server: tokio::task::JoinSet<()>,
 }
 
 impl Daemon {
@@ -28,7 +28,7 @@ impl Daemon {
         std::fs::write(directory.path().join("operator.token"), format!("{TOKEN}\n")).unwrap();
         let mut server = tokio::task::JoinSet::new();
         let listeners = vec![Listener::Unix(socket)];
-        server.spawn(serve(listeners, api.router.clone(), api.shutdown.clone()));
+        server.spawn(serve(listeners, api.router.clone(), 8, api.shutdown.clone()));
         Self { api, directory, _server: server }
     }
 
@@ -362,7 +362,7 @@ async fn the_daemon_answers_over_tcp_too() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let mut server = tokio::task::JoinSet::new();
-    server.spawn(serve(vec![Listener::Tcp(listener)], api.router.clone(), api.shutdown.clone()));
+    server.spawn(serve(vec![Listener::Tcp(listener)], api.router.clone(), 8, api.shutdown.clone()));
     api.put(Kind::Session, session("s", "Idle", json!({}))).await;
     let arguments = ["spawnlet", "--server", &url, "--token", TOKEN, "get", "se", "-o", "name"];
     let (result, out) = run_verb(arguments.into_iter()).await;

@@ -1,8 +1,8 @@
 //! The stages of a pass over a session, in order.
 
+use crate::api::Code;
 use crate::api::session::{EndOutcome, SessionEnd};
 use crate::api::turn::{CancelBy, Delivery, TurnDesiredState, TurnPhase};
-use crate::api::Code;
 use crate::clock::Now;
 
 use super::deadlines::{self, Clock};
