@@ -76,7 +76,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     /// Safe: what was read stays in the buffer.
     pub async fn next_line(&mut self) -> Result<Option<&[u8]>, ReadError> {
         loop {
-            if let Some(offset) = self.buffer[self.scanned..].iter().position(|b| *b == b'\n') {
+            if let Some(offset) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
                 let (start, end) = (self.start, self.scanned + offset);
                 if end - start > self.line_bytes_max {
                     return Err(self.too_large());

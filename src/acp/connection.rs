@@ -16,14 +16,15 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::codec::{FRAME_BYTES_MAX, LineReader, ReadError};
+use super::counts::{Counters, Counts};
 use super::event::{Event, Fault};
-use crate::options::settings::Setting;
-use super::machine::{Counters, Counts, Machine, Sent};
+use super::machine::{Machine, Sent};
 use super::outbox::{Line, Outbox, Room, WRITE_QUEUE_BYTES_MAX};
 use super::roots::Roots;
 use crate::api::Uid;
 use crate::api::agent::{AdditionalDirectories, McpServer, Permissions};
 use crate::clock::SharedClock;
+use crate::options::settings::Setting;
 
 /// How many calls may wait for the service; it takes them at once unless its owner is asleep.
 const COMMANDS_MAX: usize = 32;

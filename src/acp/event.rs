@@ -3,11 +3,11 @@
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::options::Snapshot;
-use crate::options::settings::Setting;
 use super::permission::Verdict;
 use crate::api::Uid;
 use crate::api::session::Capabilities;
+use crate::options::Snapshot;
+use crate::options::settings::Setting;
 
 /// Something that happened on a connection.
 #[derive(Debug)]

@@ -7,7 +7,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -15,11 +14,10 @@ use serde_json::{Map, Value, json};
 
 use super::codec::{FRAME_BYTES_MAX, Frame};
 use super::connection::{Command, Open, Options, Scope};
+use super::counts::{Counters, count};
 use super::event::{
     Event, Failure, FailureKind, Fault, NAME_BYTES_MAX, Opened, Update, UpdateKind, cut,
 };
-use crate::options::settings::Setting;
-use crate::options::{OptionState, Setter, Snapshot};
 use super::permission::ToolCalls;
 use super::requests::OpenRequest;
 use super::update::Reported;
@@ -27,6 +25,8 @@ use super::wire::{self, Asked};
 use crate::api::Uid;
 use crate::api::session::Capabilities;
 use crate::clock::Mono;
+use crate::options::settings::Setting;
+use crate::options::{OptionState, Setter, Snapshot};
 
 /// Updates that come before the answer to `session/new` are held for it, so many at most.
 const HELD_UPDATES_MAX: usize = 100;
@@ -45,42 +45,6 @@ const NOISE_BYTES_MAX: usize = 4096;
 const CANCEL_AFTER: Duration = Duration::from_millis(250);
 /// A cancel that brings no answer for so long is written once more.
 const CANCEL_AGAIN_AFTER: Duration = Duration::from_secs(2);
-
-/// What was dropped or not understood; for metrics and conditions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Lines that are no messages.
-    pub noise: u64,
-    /// Answers to nothing that we asked, and repeated ones.
-    pub stray_answers: u64,
-    /// Errors without an id.
-    pub unaddressed: u64,
-    /// Updates for another session, malformed ones, and those above the limit for held ones.
-    pub dropped_updates: u64,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub(super) noise: AtomicU64,
-    pub(super) stray_answers: AtomicU64,
-    pub(super) unaddressed: AtomicU64,
-    pub(super) dropped_updates: AtomicU64,
-}
-
-impl Counters {
-    pub(super) fn read(&self) -> Counts {
-        Counts {
-            noise: self.noise.load(Ordering::Relaxed),
-            stray_answers: self.stray_answers.load(Ordering::Relaxed),
-            unaddressed: self.unaddressed.load(Ordering::Relaxed),
-            dropped_updates: self.dropped_updates.load(Ordering::Relaxed),
-        }
-    }
-}
-
-fn count(counter: &AtomicU64) -> u64 {
-    counter.fetch_add(1, Ordering::Relaxed) + 1
-}
 
 /// A line to write.
 #[derive(Debug)]

@@ -12,6 +12,7 @@
 
 pub mod codec;
 pub mod connection;
+mod counts;
 pub mod event;
 mod machine;
 mod outbox;
@@ -22,8 +23,8 @@ mod update;
 mod wire;
 
 pub use connection::{Handle, Open, Options, Refused, Scope, Service, Unattended, connect};
+pub use counts::Counts;
 pub use event::Event;
-pub use machine::Counts;
 pub use outbox::WRITE_QUEUE_BYTES_MAX;
 
 #[cfg(test)]

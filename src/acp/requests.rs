@@ -1,6 +1,9 @@
 //! What an agent asks of us. Every request gets an answer; file system and terminals are not
 //! offered, so permission is all that there is to ask for.
 
+use std::borrow::Cow;
+
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -9,6 +12,7 @@ use super::connection::Unattended;
 use super::event::{Event, NAME_BYTES_MAX, PermissionAsked, cut};
 use super::machine::{Machine, Outgoing, Sent};
 use super::permission::{Choice, Verdict, choices, judge, pick};
+use super::update::details;
 use super::wire;
 
 /// How many requests of an agent may wait for an answer.
@@ -18,6 +22,17 @@ const OPEN_REQUESTS_MAX: usize = 64;
 const METHOD_NOT_FOUND: i32 = -32601;
 const INVALID_PARAMS: i32 = -32602;
 const INTERNAL_ERROR: i32 = -32603;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Params<'a> {
+    #[serde(borrow)]
+    session_id: Cow<'a, str>,
+    #[serde(borrow)]
+    tool_call: &'a RawValue,
+    #[serde(borrow)]
+    options: &'a RawValue,
+}
 
 /// A request for permission that waits.
 #[derive(Debug)]
@@ -50,19 +65,19 @@ impl Machine {
         params: Option<&RawValue>,
     ) -> Result<(), (i32, String)> {
         let invalid = |what: &str| (INVALID_PARAMS, what.to_owned());
-        let params: Value = params
+        let params: Params<'_> = params
             .and_then(|params| serde_json::from_str(params.get()).ok())
             .ok_or_else(|| invalid("parameters are missing or cannot be read"))?;
-        let session = wire::text(&params, "sessionId");
-        if session.is_none() || session != self.session {
+        if self.session.as_deref() != Some(&*params.session_id) {
             return Err(invalid("sessionId is not this session's"));
         }
-        let said = &params["toolCall"];
-        let call = wire::text(said, "toolCallId")
+        let said = details(params.tool_call).ok_or_else(|| invalid("toolCall is no object"))?;
+        let call = wire::text(&said, "toolCallId")
             .filter(|id| id.len() <= ID_BYTES_MAX)
             .ok_or_else(|| invalid("toolCall.toolCallId is missing or too long"))?;
-        let offered = choices(&params["options"]).ok_or_else(|| invalid("options is no list"))?;
-        self.tools.learn(&call, said);
+        let offered = serde_json::from_str(params.options.get()).ok().as_ref().and_then(choices);
+        let offered = offered.ok_or_else(|| invalid("options is no list"))?;
+        self.tools.learn(&call, &said);
         let verdict = self.judge(&call);
         if verdict == Verdict::Wait {
             if self.open_requests.len() >= OPEN_REQUESTS_MAX {

@@ -4,6 +4,7 @@
 //! is as if it were absent, and the update's text stays as it came.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -18,7 +19,7 @@ pub(super) struct Reported {
     pub(super) kind: UpdateKind,
     pub(super) raw: Box<RawValue>,
     pub(super) text: Option<String>,
-    /// The whole of a tool call's update or of an option's change.
+    /// What is needed of a tool call's update or of an option's change.
     pub(super) details: Option<Value>,
     pub(super) tool: Option<ToolUpdate>,
 }
@@ -62,7 +63,7 @@ pub(super) fn read(params: &RawValue) -> Option<Reported> {
         UpdateKind::ToolCall
         | UpdateKind::ToolCallUpdate
         | UpdateKind::CurrentModeUpdate
-        | UpdateKind::ConfigOptionUpdate => serde_json::from_str(params.update.get()).ok(),
+        | UpdateKind::ConfigOptionUpdate => details(params.update),
         _ => None,
     };
     let tool = match kind {
@@ -71,6 +72,27 @@ pub(super) fn read(params: &RawValue) -> Option<Reported> {
     };
     let (session, raw) = (params.session_id.into_owned(), params.update.to_owned());
     Some(Reported { session, kind, raw, text, details, tool })
+}
+
+/// The fields that are read, each by itself: one that cannot be parsed (a tool's raw input may nest
+/// deeper than the parser goes) must not hide the others. Targets that cannot be read count as
+/// ones outside: they are named, but not known.
+pub(super) fn details(update: &RawValue) -> Option<Value> {
+    const TEXTS: &[&str] =
+        &["toolCallId", "title", "kind", "status", "currentModeId", "configOptions"];
+    let fields: HashMap<String, &RawValue> = serde_json::from_str(update.get()).ok()?;
+    let read = |name: &str| serde_json::from_str::<Value>(fields.get(name)?.get()).ok();
+    let mut found = serde_json::Map::new();
+    for name in TEXTS {
+        if let Some(value) = read(name) {
+            found.insert((*name).to_owned(), value);
+        }
+    }
+    for name in ["locations", "content"].into_iter().filter(|name| fields.contains_key(*name)) {
+        let unknown = || serde_json::json!([{"type": "diff"}]);
+        found.insert(name.to_owned(), read(name).unwrap_or_else(unknown));
+    }
+    Some(Value::Object(found))
 }
 
 /// What is said of a tool call; `None` without an id.
@@ -148,6 +170,24 @@ mod tests {
         assert_eq!(found.text, None);
         assert!(reported(r#"{"sessionUpdate":7}"#).is_none());
         assert!(reported("{}").is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_parsed_hides_nothing_else() {
+        let deep = "[".repeat(500) + &"]".repeat(500);
+        let update = |field: &str| {
+            let update = format!(
+                r#"{{"sessionUpdate":"tool_call","toolCallId":"1","title":"T","{field}":{deep}}}"#
+            );
+            reported(&update).unwrap()
+        };
+        assert_eq!(update("rawInput").tool.unwrap().title.as_deref(), Some("T"));
+        let roots = crate::acp::roots::Roots::new(vec!["/".into()]);
+        for (field, inside) in [("rawInput", true), ("locations", false), ("content", false)] {
+            let mut calls = crate::acp::permission::ToolCalls::default();
+            calls.learn("1", &update(field).details.unwrap());
+            assert_eq!(calls.is_inside("1", &roots), inside, "{field}");
+        }
     }
 
     #[test]

@@ -13,9 +13,9 @@ use super::connection::Scope;
 use super::event::{
     AuthMethod, Failure, FailureKind, Initialized, NAME_BYTES_MAX, PromptEnd, StopReason, cut,
 };
-use crate::options::{Choice, LiveOption, MODEL, Modes, OptionState, Setter, Snapshot};
 use crate::api::agent::{AdditionalDirectories, McpServer, McpTransport};
 use crate::api::session::Capabilities;
+use crate::options::{Choice, LiveOption, MODEL, Modes, OptionState, Setter, Snapshot};
 
 /// The protocol's version that we speak.
 pub(super) const PROTOCOL_VERSION: u64 = 1;

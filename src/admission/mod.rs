@@ -354,7 +354,8 @@ impl Admission {
         object: &mut Object<S>,
         why: String,
     ) -> Result<Attempt, Refusal> {
-        let found = self.records.at::<S>(&records::key_of(object)).await?;
+        // If it cannot be read, it may still have been written: nothing of it may be cleaned up.
+        let found = self.records.at::<S>(&records::key_of(object)).await.unwrap_or_default();
         if let Some(found) = found
             && found.spec == object.spec
         {

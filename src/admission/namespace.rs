@@ -1,7 +1,5 @@
 //! Namespaces: where a new object goes, and how they end.
 
-use std::collections::BTreeMap;
-
 use tokio_util::sync::CancellationToken;
 
 use super::kinds::Admissible;
@@ -92,11 +90,6 @@ impl Admission {
             uid: self.uids.make(),
             generation: 1,
             creation_timestamp: Some(self.clock.now().time),
-            // As Kubernetes has it, so that selectors can name a namespace.
-            labels: BTreeMap::from([(
-                "kubernetes.io/metadata.name".to_owned(),
-                name.as_str().to_owned(),
-            )]),
             ..ObjectMeta::default()
         };
         NamespaceRecord::new(metadata, NamespaceSpec {})

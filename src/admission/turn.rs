@@ -16,11 +16,13 @@ use crate::api::session::Provider;
 use crate::api::turn::PromptBlob;
 use crate::api::validate::INLINE_PROMPT_BYTES_MAX;
 use crate::api::{
-    FieldError, FieldErrors, FieldPath, Kind, Name, OwnerReference, Session, SessionSpec, Turn,
-    TurnSpec, naming,
+    DEFAULT_NAMESPACE, FieldError, FieldErrors, FieldPath, Kind, Name, OwnerReference, Session,
+    SessionSpec, Turn, TurnSpec, naming,
 };
 use crate::store::records::{Txn, idempotency_key};
-use crate::store::{Append, BLOB_CHUNK_BYTES_MAX, BlobId, Guard, Stream, keys};
+use crate::store::{
+    Append, BLOB_CHUNK_BYTES_MAX, BlobId, Error as StoreError, Guard, Stream, keys,
+};
 
 /// Numbers of a generated name that may be taken by names that users gave.
 const NAMES_TAKEN_MAX: u64 = 1024;
@@ -142,7 +144,8 @@ impl Admission {
         let name = &turn.spec.session;
         let namespace = &turn.metadata.namespace;
         let found = self.records.get::<SessionSpec>(namespace, name).await?;
-        if found.is_none() && self.namespace(namespace).await?.is_none() {
+        let is_default = namespace.as_str() == DEFAULT_NAMESPACE;
+        if found.is_none() && !is_default && self.namespace(namespace).await?.is_none() {
             let name = namespace.as_str().into();
             return Err(Refusal::NotFound { kind: Kind::Namespace, name });
         }
@@ -254,7 +257,10 @@ impl Admission {
             let bytes = prompt.slice(start..end);
             appends.push(Append { blob: blob.clone(), offset: start as u64, bytes });
         }
-        Ok(self.blobs.append(appends).await?)
+        match self.blobs.append(appends.clone()).await {
+            Err(StoreError::Unknown(_)) => Ok(self.blobs.append(appends).await?),
+            appended => Ok(appended?),
+        }
     }
 
     /// Whether the stored prompt of a turn is this one.

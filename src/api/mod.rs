@@ -21,6 +21,7 @@ pub mod naming;
 pub mod object;
 pub mod quantity;
 pub mod report;
+pub mod schema;
 pub mod session;
 pub mod turn;
 pub mod validate;

@@ -357,6 +357,18 @@ async fn the_configuration_is_shown_with_its_sources_and_its_faults_with_their_p
 }
 
 #[tokio::test]
+async fn definitions_and_schemas_are_printed() {
+    let daemon = Daemon::start().await;
+    let crds = daemon.run(&["crds"]).await;
+    assert!(crds.contains("name: sessions.spawnlet.dev"), "{crds}");
+    let list: Value = serde_json::from_str(&daemon.run(&["crds", "-o", "json"]).await).unwrap();
+    assert_eq!(list["items"].as_array().unwrap().len(), 4);
+    let schema: Value = serde_json::from_str(&daemon.run(&["schema", "se"]).await).unwrap();
+    assert!(schema["properties"]["spec"].is_object());
+    assert_eq!(daemon.refused(&["schema", "pods"]).await.0, 2);
+}
+
+#[tokio::test]
 async fn the_daemon_answers_over_tcp_too() {
     let api = Fixture::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -235,7 +235,7 @@ impl Controller {
         };
         let (events, acp_events) = mpsc::channel(ACP_EVENTS_MAX);
         let (handle, service) = connect(launched.stdin, launched.stdout, options, events);
-        let stderr = Arc::new(crate::runtime::stderr::Ring::default());
+        let stderr = crate::runtime::stderr::Ring::default();
         let view = Live {
             incarnation,
             stage: Stage::Gated { identity: launched.identity },
@@ -250,7 +250,7 @@ impl Controller {
             noise_lines: 0,
         };
         let entry =
-            Arc::new(Entry::new(key.clone(), view, handle, launched.control, Arc::clone(&stderr)));
+            Arc::new(Entry::new(key.clone(), view, handle, launched.control, stderr.clone()));
         self.registry.insert(world.session.metadata.uid.clone(), Arc::clone(&entry));
         let pump = Pump {
             key: key.clone(),
@@ -264,7 +264,11 @@ impl Controller {
             state: State::default(),
         };
         self.spawn(async move {
-            tokio::join!(service.run(), pump.run(), stderr.drain(launched.stderr));
+            let (_, _, drained) =
+                tokio::join!(service.run(), pump.run(), stderr.drain(launched.stderr));
+            if let Err(error) = drained {
+                tracing::debug!(%error, "standard error could not be read to its end");
+            }
         });
     }
 

@@ -7,7 +7,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::report::Trigger;
 use crate::api::{Kind, Name, Namespace, TurnSpec};
-use crate::plan::world::Process;
 use crate::store::records::{self, decode};
 use crate::store::{Change, Key, Rev, Watch, keys};
 
@@ -181,10 +180,5 @@ impl Controller {
         for key in self.registry.keys() {
             self.queue.add(key, Trigger::Process);
         }
-    }
-
-    /// Whether a session has a process, for the sweep of orphans.
-    pub(super) fn has_process(&self, session: &crate::api::Uid) -> bool {
-        matches!(self.registry.process(session), Process::Live(_))
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Entry {
     /// The process side.
     pub(super) control: Box<dyn Control>,
     /// The last of what the agent wrote to standard error.
-    pub(super) stderr: Arc<Ring>,
+    pub(super) stderr: Ring,
     /// The running turn, for readers of the API.
     activity: Mutex<LiveActivity>,
     /// The durable length of the running turn's transcript.
@@ -43,7 +43,7 @@ impl Entry {
         view: Live,
         acp: Handle,
         control: Box<dyn Control>,
-        stderr: Arc<Ring>,
+        stderr: Ring,
     ) -> Self {
         Self {
             key,
@@ -160,7 +160,7 @@ impl Registry {
         if kept.len() >= LAST_STDERR_MAX {
             kept.remove(0);
         }
-        kept.push((session.clone(), entry.stderr.snapshot()));
+        kept.push((session.clone(), entry.stderr.bytes()));
     }
 
     /// How many sessions have a process.
@@ -191,7 +191,7 @@ impl ports::Live for Registry {
 
     fn stderr(&self, session: &Uid) -> Option<Bytes> {
         if let Some(entry) = self.entry(session) {
-            return Some(entry.stderr.snapshot());
+            return Some(entry.stderr.bytes());
         }
         let kept = self.last_stderr.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().find(|(uid, _)| uid == session).map(|(_, bytes)| bytes.clone())

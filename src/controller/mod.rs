@@ -156,7 +156,7 @@ impl Controller {
     /// # Errors
     ///
     /// The store's.
-    pub async fn new(
+    pub async fn build(
         options: Options,
         parts: Parts,
     ) -> Result<(Service, Handle), crate::store::Error> {

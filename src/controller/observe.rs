@@ -8,7 +8,9 @@ use crate::api::turn::TurnPhase;
 use crate::api::workspace::WorkspaceSpec;
 use crate::api::{Agent, Name, Namespace, Session, SessionSpec, Turn};
 use crate::plan::World;
-use crate::plan::world::{Below, Daemon, Finding, Missing, OpenTurn, Owner, Process, Stage};
+use crate::plan::world::{
+    Below, Call, Daemon, Finding, Live, Missing, OpenTurn, Owner, Process, Stage,
+};
 use crate::store::records;
 use crate::store::{BlobId, Stream};
 
@@ -16,6 +18,7 @@ use super::{Controller, ObjectKey, output};
 
 /// How much of standard error goes into a message.
 const STDERR_TAIL_BYTES: usize = 600;
+const STDERR_TAIL_LINES: usize = 5;
 
 impl Controller {
     /// The world of a session; `None` if there is no such session any more.
@@ -27,9 +30,10 @@ impl Controller {
         let uid = session.metadata.uid.clone();
         let mut process = self.registry.process(&uid);
         if let Process::Live(live) = &mut process
+            && wants_stderr(live)
             && let Some(entry) = self.registry.entry(&uid)
         {
-            live.stderr_tail = entry.stderr.tail_text(STDERR_TAIL_BYTES);
+            live.stderr_tail = entry.stderr.last_lines(STDERR_TAIL_LINES, STDERR_TAIL_BYTES);
         }
         let records = self.records.open_turns(&uid).await?;
         let mut turns = Vec::with_capacity(records.len());
@@ -189,4 +193,10 @@ fn is_ready(process: &Process) -> bool {
         Process::Live(live) => !matches!(live.stage, Stage::Empty { .. }),
         Process::Absent | Process::NotStarted { .. } | Process::Unproven => false,
     }
+}
+
+/// Whether a plan may have to tell what the agent said last: not while all is well.
+fn wants_stderr(live: &Live) -> bool {
+    let is_open = matches!(live.acp.open, Call::Done(_));
+    !(is_open && live.stage == Stage::Running && live.stop.is_none())
 }

@@ -3,7 +3,6 @@
 
 use async_trait::async_trait;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc;
 
 use crate::api::session::Scope;
 use crate::api::{Agent, Session};
@@ -43,7 +42,7 @@ pub struct Launched {
     /// The agent's standard error.
     pub stderr: Box<dyn AsyncRead + Send + Unpin>,
     /// What becomes of the tree, in order.
-    pub events: mpsc::Receiver<ProcessEvent>,
+    pub events: Box<dyn Events>,
     /// Acts on the tree. Dropping it kills what is left.
     pub control: Box<dyn Control>,
 }
@@ -70,6 +69,17 @@ pub enum ProcessEvent {
     TreeEmpty,
     /// The shim is gone; nothing is known of the tree.
     ShimGone,
+}
+
+/// Tells what becomes of a process tree.
+#[async_trait]
+pub trait Events: Send {
+    /// The next event; `None` after the last.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost if the future is dropped.
+    async fn next(&mut self) -> Option<ProcessEvent>;
 }
 
 /// Acts on a process tree. None of these waits: what they bring about arrives as events.

@@ -24,7 +24,7 @@ use crate::store::records::Records;
 
 use super::live::Entry;
 use super::output::{FLUSH_AFTER, FLUSH_BYTES, Output};
-use super::process::ProcessEvent;
+use super::process::{Events, ProcessEvent};
 use super::{ObjectKey, Queue};
 
 /// Activities that are shown of a running turn.
@@ -43,7 +43,7 @@ pub(super) struct Pump {
     pub(super) records: Records,
     pub(super) clock: SharedClock,
     pub(super) acp: mpsc::Receiver<Event>,
-    pub(super) process: mpsc::Receiver<ProcessEvent>,
+    pub(super) process: Box<dyn Events>,
     pub(super) state: State,
 }
 
@@ -69,7 +69,7 @@ impl Pump {
             // Both receivers lose nothing when the other branch wins; the flush follows outside.
             tokio::select! {
                 biased;
-                event = self.process.recv(), if !self.state.process_is_over => {
+                event = self.process.next(), if !self.state.process_is_over => {
                     self.on_process(event);
                 }
                 event = self.acp.recv(), if !self.state.is_eof => match event {

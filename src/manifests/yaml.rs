@@ -198,10 +198,14 @@ pub fn parse_documents(bytes: &[u8], format: Format) -> Result<Vec<Document>, Er
         message: "the file is not UTF-8 here, expected UTF-8 text".to_owned(),
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    match format {
+    // A parser's own fault must cost this file alone, not the whole look at its directory.
+    let parsed = std::panic::catch_unwind(|| match format {
         Format::Yaml => tree::parse(text),
         Format::Json => json::parse(text),
-    }
+    });
+    parsed.unwrap_or_else(|_| {
+        Err(at_start("the parser failed on this file, expected simpler YAML".to_owned()))
+    })
 }
 
 /// Reads a configuration file: one document, every field known.

@@ -191,20 +191,33 @@ impl Search {
         Report { outcomes: self.outcomes, killed, untouched: self.untouched }
     }
 
-    /// Processes in the session or group of a recorded one without a mark: its own, if they emptied
-    /// their environment, or strangers, if the number was used again. Nothing can tell.
+    /// What may be of a recorded tree and has no mark: in its session or group, or younger and with
+    /// an emptied environment. Its own, or strangers by reuse or chance: nothing can tell.
     fn look_alikes(&self) -> Vec<Untouched> {
         let records = || self.records.iter().filter(|record| record.boot_id == self.boot_id);
         let is_recorded = |number| {
             records().any(|record| record.shim_pid == Some(number) || record.pid == Some(number))
         };
+        let Some(since) = records().filter_map(|record| record.start_time).min() else {
+            return Vec::new();
+        };
+        let user = rustix::process::geteuid().as_raw();
+        let judge = |(pid, stat): (u32, proc::Stat)| {
+            let why = if is_recorded(stat.session) || is_recorded(stat.group) {
+                "in a recorded session, without the mark"
+            } else if stat.start_time >= since
+                && proc::has_empty_environment(pid)
+                && proc::owner(pid) == Some(user)
+            {
+                "younger than a recorded process, with an emptied environment"
+            } else {
+                return None;
+            };
+            Some(Untouched { pid, why })
+        };
         let snapshot = proc::snapshot().unwrap_or_default();
-        let mut found: Vec<Untouched> = snapshot
-            .into_iter()
-            .filter(|(_, stat)| !stat.is_dead())
-            .filter(|(_, stat)| is_recorded(stat.session) || is_recorded(stat.group))
-            .map(|(pid, _)| Untouched { pid, why: "in a recorded session, without the mark" })
-            .collect();
+        let alive = snapshot.into_iter().filter(|(_, stat)| !stat.is_dead());
+        let mut found: Vec<Untouched> = alive.filter_map(judge).collect();
         found.sort_unstable_by_key(|untouched| untouched.pid);
         found
     }

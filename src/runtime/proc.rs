@@ -118,6 +118,15 @@ pub(super) fn instance(pid: u32) -> io::Result<Option<String>> {
     Ok(marks.next())
 }
 
+/// Whether a process was started without any variable, or emptied its environment. Threads of the
+/// kernel have neither an environment nor a command line, and are none.
+pub(super) fn has_empty_environment(pid: u32) -> bool {
+    let is_empty = |file: &str| {
+        std::fs::read(format!("/proc/{pid}/{file}")).ok().map(|text| text.trim_ascii().is_empty())
+    };
+    is_empty("environ") == Some(true) && is_empty("cmdline") == Some(false)
+}
+
 /// The user that owns a process; root for those that are not dumpable.
 pub(super) fn owner(pid: u32) -> Option<u32> {
     std::fs::metadata(format!("/proc/{pid}")).ok().map(|metadata| metadata.uid())

@@ -399,3 +399,104 @@ impl Blobs for FaultStore {
         self.blobs.sweep(is_owned).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::{conformance, sqlite};
+
+    fn engine(dir: &tempfile::TempDir) -> Arc<sqlite::SqliteStore> {
+        let options = sqlite::Options { ballast_bytes: 0, ..sqlite::Options::default() };
+        Arc::new(sqlite::open(dir.path(), options).unwrap().0)
+    }
+
+    fn faulty(engine: &Arc<sqlite::SqliteStore>, seed: u64) -> FaultStore {
+        let plan = Plan { delay_ms_max: 1, ..Plan::harsh() };
+        FaultStore::new(engine.clone(), engine.clone(), plan, seed)
+    }
+
+    /// Increments one record for a while and tells every answer in short.
+    async fn answers(store: &FaultStore, name: &str) -> Vec<String> {
+        let key = Key::new(format!("/fault/{name}"));
+        let mut answers = Vec::new();
+        for number in 0..100 {
+            let guards = match store.get(&key).await {
+                Ok(Some(record)) => vec![Guard::RevIs(key.clone(), record.rev)],
+                Ok(None) => vec![Guard::Absent(key.clone())],
+                Err(_) => continue,
+            };
+            let ops = vec![Op::Put { key: key.clone(), value: number.to_string().into() }];
+            answers.push(match store.commit(Commit { guards, ops }).await {
+                Ok(_) => "ok".to_owned(),
+                Err(error) => error.to_string(),
+            });
+        }
+        answers
+    }
+
+    #[tokio::test]
+    async fn one_seed_gives_the_same_faults_and_another_gives_others() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let engine = engine(&dir);
+        let mut runs = Vec::new();
+        for seed in [7, 7, 8] {
+            let store = faulty(&engine, seed);
+            runs.push(answers(&store, "same").await);
+            let mut counts = store.counts();
+            for fault in OF_GUARDED.iter().chain(&[Fault::Delay]) {
+                assert!(counts.remove(fault).unwrap() > 0, "{fault:?}");
+            }
+        }
+        assert_eq!(runs[0], runs[1]);
+        assert_ne!(runs[0], runs[2]);
+    }
+
+    #[tokio::test]
+    async fn whoever_starts_lost_watches_anew_misses_nothing() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let engine = engine(&dir);
+        let store = faulty(&engine, 3);
+        for number in 0..200 {
+            let value = Bytes::from(number.to_string());
+            let op = |name: &str| Op::Put { key: Key::new(name), value: value.clone() };
+            let ops = vec![op("/fault/a"), op("/fault/b")];
+            engine.commit(Commit { guards: Vec::new(), ops }).await.unwrap();
+        }
+        let (mut last, mut told, mut losses) = (Rev(0), 0, 0);
+        while told < 400 {
+            let Ok(mut watch) = store.watch("/fault/", last).await else { continue };
+            while told < 400
+                && let Some(change) = watch.next().await
+            {
+                match change {
+                    Change::Put(record) => {
+                        assert_eq!(record.value, Bytes::from((told / 2).to_string()));
+                        last = record.rev;
+                        told += 1;
+                    }
+                    Change::Lost(_) => losses += 1,
+                    Change::Compacted { oldest } => assert_eq!(oldest, Rev(200)),
+                    Change::Bookmark(_) | Change::Regressed { .. } | Change::Delete { .. } => {}
+                }
+            }
+        }
+        assert!(losses > 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn while_it_is_off_it_conforms() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let store = faulty(&engine(&dir), 5);
+        store.set_on(false);
+        conformance::run_all_on(Arc::new(store)).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[should_panic(expected = "called `Result::unwrap()`")]
+    async fn while_it_is_on_it_does_not_conform() {
+        let dir = tempfile::TempDir::new().unwrap();
+        conformance::run_all_on(Arc::new(faulty(&engine(&dir), 5))).await;
+    }
+}

@@ -406,7 +406,7 @@ mod tests {
         drop(journal);
         let journal = Journal::open(dir.path()).unwrap();
         assert!(journal.contains(&sent) && !journal.contains(&never));
-        assert_eq!(journal.open_turns(), [sent.clone()]);
+        assert_eq!(journal.open_turns(), std::slice::from_ref(&sent));
         journal.settle(&never).await.unwrap();
         journal.settle(&sent).await.unwrap();
         assert_eq!(files(&dir), Vec::<PathBuf>::new());

@@ -330,6 +330,9 @@ pub mod keys {
         format!("/{}/", kind.singular())
     }
 
+    /// The prefix of [`uid`].
+    pub const UIDS: &str = "/uid/";
+
     /// Finds a record's key by uid. The value is the record's key.
     #[must_use]
     pub fn uid(uid: &Uid) -> Key {

@@ -2,6 +2,9 @@
 //! which agents' children get away from a process group.
 #![allow(clippy::disallowed_methods, reason = "these tests start the processes that they test")]
 
+mod daemon;
+mod leftovers;
+
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -381,8 +384,82 @@ async fn no_zombie_is_left() {
         until_empty(&mut events).await;
         assert!(!is_zombie_of(std::process::id())(&shim));
         drop(launcher.spawn(bash(&launcher, "true")).await.unwrap());
+        // Dropped as soon as it has to wait for the first time.
+        let spec = bash(&launcher, "true");
+        drop(tokio::time::timeout(Duration::ZERO, launcher.spawn(spec)).await);
     }
     tokio::time::timeout(DEADLINE, launcher.drained()).await.unwrap();
     assert!(launcher.live_instances().is_empty());
-    let _ = cgroup::detect();
+}
+
+#[tokio::test]
+async fn a_stopped_shim_still_kills_its_tree() {
+    let launcher = launcher();
+    for dropped in [false, true] {
+        let Escaped { process, mut events, token, .. } =
+            escape(&launcher, Escape::DoubleFork, "exit 0").await;
+        let shim = hold(process.identity().shim_pid).unwrap();
+        rustix::process::pidfd_send_signal(&shim, Signal::STOP).unwrap();
+        if dropped {
+            drop(process);
+        } else {
+            process.kill_tree();
+        }
+        until_empty(&mut events).await;
+        assert_eq!(with_token(&token), NONE);
+    }
+}
+
+#[tokio::test]
+async fn no_escape_survives_where_there_are_cgroups() {
+    let Some(base) = cgroup::detect() else {
+        eprintln!("skipped: no writable cgroup v2 directory");
+        return;
+    };
+    let launcher = launcher_in(Some(base));
+    for style in ESCAPES {
+        let mut escaped = escape(&launcher, style, "exit 0").await;
+        let directory = escaped.process.identity().cgroup.clone().unwrap();
+        let inside = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap();
+        assert!(inside.lines().count() > style.children(), "{style:?}: {inside}");
+        escaped.process.kill_tree();
+        until_empty(&mut escaped.events).await;
+        assert_eq!(with_token(&escaped.token), NONE, "{style:?}");
+        assert!(!directory.exists());
+    }
+}
+
+#[tokio::test]
+async fn a_shim_stays_below_one_mebibyte_of_private_memory() {
+    let launcher = launcher();
+    let mut spec = bash(&launcher, "echo up; read -r x");
+    // A large launch block must not stay: its memory goes back when the agent is started.
+    spec.env.insert("LARGE".into(), "x".repeat(100_000).into());
+    let mut process = launcher.spawn(spec).await.unwrap();
+    process.open_gate().unwrap();
+    lines(&mut BufReader::new(process.take_stdout().unwrap()), 1).await;
+    let path = format!("/proc/{}/smaps_rollup", process.identity().shim_pid);
+    let rollup = std::fs::read_to_string(path).unwrap();
+    let private: u64 = rollup
+        .lines()
+        .filter(|line| line.starts_with("Private_"))
+        .map(|line| line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap())
+        .sum();
+    assert!(private < 1024, "{private} KiB:\n{rollup}");
+}
+
+#[tokio::test]
+async fn a_shim_that_is_absent_or_another_program_is_refused() {
+    use spawnlet::runtime::launch::Error;
+    let with = |shim_path: &str| {
+        let options = Options { shim_path: shim_path.into(), ..launcher().options().clone() };
+        Launcher::new(options)
+    };
+    let absent = with("/no/such/shim");
+    let error = absent.spawn(bash(&absent, "true")).await.unwrap_err();
+    assert!(matches!(error, Error::ShimMissing { .. }), "{error}");
+    let other = with("/bin/true");
+    let error = other.spawn(bash(&other, "true")).await.unwrap_err();
+    assert!(matches!(error, Error::ShimLost), "{error}");
+    tokio::time::timeout(DEADLINE, other.drained()).await.unwrap();
 }

@@ -9,8 +9,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::acp::connection::{Command, Open, Options, Scope, Unattended};
+use crate::acp::counts::{Counters, Counts};
 use crate::acp::event::{Event, PermissionAsked, PromptEnd, Update};
-use crate::acp::machine::{Counters, Counts, Machine, Sent};
+use crate::acp::machine::{Machine, Sent};
 use crate::acp::roots::Roots;
 use crate::api::Uid;
 use crate::api::agent::{AdditionalDirectories, Permissions};

@@ -5,6 +5,7 @@ mod cancel;
 mod games;
 mod lines;
 mod permission;
+mod schema;
 mod service;
 mod session;
 mod settings;

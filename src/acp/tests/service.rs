@@ -228,3 +228,19 @@ async fn an_agent_that_asks_without_reading_is_not_read_any_more() {
     assert!(seen < 200, "{seen} were answered, 64 of them not read");
     assert!(*asked.borrow() < 400);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_is_written_after_a_moment_and_again_after_two_seconds() {
+    let mut peer = Peer::open(64).await;
+    peer.handle.prompt(Uid::from("t"), blocks("hi")).unwrap();
+    peer.handle.cancel().unwrap();
+    assert_eq!(peer.received().await.unwrap()["method"], "session/prompt");
+    let begun = SystemClock::new();
+    let passed = || crate::clock::Clock::now(&begun).mono.0;
+    assert_eq!(peer.received().await.unwrap()["method"], "session/cancel");
+    assert!((248..=252).contains(&passed()), "{}", passed());
+    assert_eq!(peer.received().await.unwrap()["method"], "session/cancel");
+    assert!((2248..=2254).contains(&passed()), "{}", passed());
+    let quiet = tokio::time::timeout(std::time::Duration::from_secs(3600), peer.received());
+    assert!(quiet.await.is_err(), "never a third time");
+}

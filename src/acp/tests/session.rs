@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::bench::{Bench, chunk, options, update_line};
 use crate::acp::connection::{Command, Open, Scope};
 use crate::acp::event::{Event, FailureKind, StopReason, UpdateKind};
-use crate::options::settings::Setting;
-use crate::options::OptionState;
 use crate::api::Uid;
 use crate::api::agent::{AdditionalDirectories, McpServer, McpTransport};
+use crate::options::OptionState;
+use crate::options::settings::Setting;
 
 fn initialize(result: Value) -> Event {
     let mut bench = Bench::new(options());

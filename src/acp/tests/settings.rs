@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::acp::event::Setting;
+use crate::options::settings::Setting;
+use crate::options::settings::{Done, Next, Wanted, next_setting};
 use crate::options::tests::select;
 use crate::options::{
     Choice, IssueReason, LiveOption, MODE, MODEL, Modes, OptionState, Setter, Snapshot,
     THOUGHT_LEVEL,
 };
-use crate::options::settings::{Done, Next, Wanted, next_setting};
 
 /// An agent that takes what it is told, and after a model with a dash offers thought levels.
 fn apply(snapshot: &Snapshot, what: &Setting) -> Snapshot {

@@ -2,6 +2,7 @@
 
 mod create;
 mod delete;
+mod faults;
 mod manifests;
 mod turns;
 mod update;
@@ -14,6 +15,7 @@ use super::*;
 use crate::api::turn::TurnPhase;
 use crate::api::{Session, Turn};
 use crate::clock::ManualClock;
+use crate::store::fault::{FaultStore, Plan};
 use crate::store::memory::MemoryStore;
 use crate::store::records::Page;
 
@@ -39,6 +41,21 @@ impl Bench {
         let clock = Arc::new(ManualClock::default());
         let admission = Admission::new(store.clone(), store.clone(), clock.clone(), limits);
         Self { admission, store, clock }
+    }
+
+    /// A bench whose store does wrong what it is told to.
+    fn faulty() -> (Self, Arc<FaultStore>) {
+        Self::with_faults(Plan::default(), 1)
+    }
+
+    /// A bench whose store does wrong what a plan and a seed say.
+    fn with_faults(plan: Plan, seed: u64) -> (Self, Arc<FaultStore>) {
+        let mut bench = Self::new();
+        let (store, blobs) = (bench.store.clone(), bench.store.clone());
+        let faults = Arc::new(FaultStore::new(store, blobs, plan, seed));
+        let (clock, limits) = (bench.clock.clone(), Limits::default());
+        bench.admission = Admission::new(faults.clone(), faults.clone(), clock, limits);
+        (bench, faults)
     }
 
     async fn create(&self, kind: Kind, body: Value) -> Result<Admitted, Refusal> {

@@ -250,3 +250,25 @@ fn a_configuration_is_one_document_of_known_fields() {
         Err(vec!["3:1: a second document, expected one document".to_owned()])
     );
 }
+
+/// A text that has most of the grammar in it.
+const CORPUS: &str = "%YAML 1.2\n---\n# c\na: &x [1, 'two', \"th\\u0072ee\", {b: *x}]\n? k\n: |+\n  l\n\n  m\n!!str c: >-\n  f\nd:\n- - 1\n  - ~\n- {e: [], f: {}}\n...\n--- !t\nz: 0x1F\n";
+
+proptest::proptest! {
+    #[test]
+    fn no_input_makes_a_parser_panic(
+        cuts in proptest::collection::vec((0..CORPUS.len(), "[\\[\\]{}:,\\-?&*!|>'\"%@`# \\n\\ta-b0-9.\u{e9}\u{1f600}\u{0}]{0,6}", 0..9_usize), 1..6),
+    ) {
+        let mut text = CORPUS.to_owned();
+        for (at, insert, remove) in cuts {
+            let at = text.floor_char_boundary(at.min(text.len()));
+            let end = text.floor_char_boundary((at + remove).min(text.len()));
+            text.replace_range(at..end.max(at), &insert);
+        }
+        for format in [Format::Yaml, Format::Json] {
+            if let Err(fault) = parse_documents(text.as_bytes(), format) {
+                assert!(!fault.message.starts_with("the parser failed"), "{text:?}");
+            }
+        }
+    }
+}

@@ -9,10 +9,12 @@
 //!
 //! Invariants: the file is never larger than a quarter of the file system.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 
 use super::lock::private_options;
 
@@ -123,7 +125,14 @@ impl Ballast {
         }
         let file = private_options().create(true).truncate(true).write(true).open(self.path())?;
         let allocate = || -> std::io::Result<()> {
-            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, self.bytes)?;
+            match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, self.bytes) {
+                Ok(()) => {}
+                // Not every file system can set space aside: then it is written.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                    std::io::copy(&mut std::io::repeat(0).take(self.bytes), &mut &file)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
             file.sync_all()
         };
         allocate().inspect_err(|_| {

@@ -395,7 +395,7 @@ impl SqliteStore {
     ///
     /// # Cancel safety
     ///
-    /// It goes on by itself.
+    /// Once the queue has taken it, it goes on by itself.
     pub async fn close(&self) {
         self.lock_watches().abort_all();
         let (reply, done) = oneshot::channel();

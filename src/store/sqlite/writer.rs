@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::apply::{self, Effect};
 use super::feed::Revision;
-use super::{Shared, schema};
+use super::{OpenError, Shared, schema};
 use crate::api::Uid;
 use crate::store::{Append, Commit, Error, Rev};
 
@@ -160,7 +160,7 @@ impl Writer {
             }
             self.run_group(group);
             match control {
-                Some(Job::Reset(reply)) => drop(reply.send(self.reset().map(|()| 0))),
+                Some(Job::Reset(reply)) => drop(reply.send(self.reset())),
                 Some(Job::CheckDisk) => self.look_at_disk(),
                 Some(Job::Close(reply)) => {
                     jobs.close();
@@ -279,12 +279,10 @@ impl Writer {
         if is_low
             && self.shared.fault().is_none()
             && let Some(connection) = &self.connection
+            && let Err(error) = vacuum(connection)
+            && severity(&error) == Severity::Fatal
         {
-            if let Err(error) = vacuum(connection)
-                && severity(&error) == Severity::Fatal
-            {
-                self.shared.set_fault(error.to_string());
-            }
+            self.shared.set_fault(error.to_string());
         }
         if is_low || self.written_bytes >= self.checkpoint_bytes {
             self.checkpoint();
@@ -308,38 +306,42 @@ impl Writer {
         }
     }
 
-    /// Opens the file anew and trusts it only after a check and a write.
-    fn reset(&mut self) -> Result<(), Error> {
-        let unavailable = |text: String| Error::Unavailable(text);
-        if self.shared.fault().is_none() {
-            self.shared.set_fault("a reset is under way".to_owned());
+    fn reset(&mut self) -> Result<u64, Error> {
+        match self.reopen() {
+            Ok(()) => {
+                self.shared.clear_fault();
+                self.shared.feed.restart(Rev(self.head));
+                Ok(self.head)
+            }
+            Err(error) => {
+                self.connection = None;
+                self.shared.set_fault(error.to_string());
+                Err(Error::Unavailable(format!("the reset failed: {error}")))
+            }
         }
+    }
+
+    /// Opens the file anew and trusts it only after a check and a write.
+    fn reopen(&mut self) -> Result<(), OpenError> {
         self.shared.readers.renew();
         // The old connection closes first: the new one must see the file, not its cache.
         self.connection = None;
-        let connection = super::connect_writer(&self.shared.database)
-            .map_err(|error| unavailable(error.to_string()))?;
-        super::quick_check(&connection).map_err(|error| unavailable(error.to_string()))?;
-        let read = || -> rusqlite::Result<_> {
-            let kept = match self.acknowledged {
-                Some((rev, nonce)) => super::reader::nonce(&connection, Rev(rev))? == Some(nonce),
-                None => true,
-            };
-            let id = schema::meta(&connection, "store_id")?;
-            Ok((kept, id, schema::head(&connection)?, schema::oldest(&connection)?))
+        let connection = super::connect_writer(&self.shared.database)?;
+        super::quick_check(&connection)?;
+        let is_kept = match self.acknowledged {
+            Some((rev, nonce)) => super::reader::nonce(&connection, Rev(rev))? == Some(nonce),
+            None => true,
         };
-        let (kept, id, head, oldest) = read().map_err(|error| unavailable(error.to_string()))?;
-        if !kept || id.as_ref() != Some(&self.shared.id) {
-            return Err(unavailable("acknowledged commits are gone from the file".to_owned()));
+        if !is_kept || schema::meta(&connection, "store_id")?.as_ref() != Some(&self.shared.id) {
+            return Err(OpenError::Engine("acknowledged commits are gone".to_owned()));
         }
+        let (head, oldest) = (schema::head(&connection)?, schema::oldest(&connection)?);
         // It proves that the disk takes writes, and it overwrites what a commit whose fate was
         // unknown may have left behind the end of the log: from here its fate is what a read says.
-        prove(&connection).map_err(|error| unavailable(error.to_string()))?;
+        prove(&connection)?;
         self.connection = Some(connection);
         self.head = head;
         self.oldest = oldest;
-        self.shared.clear_fault();
-        self.shared.feed.restart(Rev(head));
         Ok(())
     }
 
