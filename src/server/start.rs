@@ -173,6 +173,7 @@ struct Daemon {
     manifests_handle: manifests::Handle,
     listeners: Vec<rest::Listener>,
     router: axum::Router,
+    connections_max: usize,
     address: SocketAddr,
     health: Arc<Status>,
     launcher: Arc<launcher::RuntimeLauncher>,
@@ -232,9 +233,7 @@ impl Daemon {
             Arc::new(Status::new(Arc::clone(sqlite), manifests_handle.clone(), Arc::clone(&clock)));
         let (listeners, address) = listen(&config, &data_dir).await?;
         let token = files::operator_token(&data_dir).map_err(system("the operator's token"))?;
-        let guard = rest::Guard::new(&token)
-            .with_hosts(config.allowed_hosts.clone())
-            .with_origins(config.allowed_origins.clone());
+        let guard = rest::Guard::new(&token, rest::Rules::from(&config), Arc::clone(&clock));
         let api_stop = CancellationToken::new();
         let router = rest::router(rest::State {
             store: Arc::clone(&store),
@@ -244,7 +243,7 @@ impl Daemon {
             manifests: Arc::new(manifests_handle.clone()),
             health: Arc::clone(&health) as Arc<dyn crate::ports::Health>,
             clock,
-            guard,
+            guard: Arc::new(guard),
             shutdown: api_stop.clone(),
         });
         Ok(Self {
@@ -253,6 +252,7 @@ impl Daemon {
             manifests_handle,
             listeners,
             router,
+            connections_max: config.http.connections as usize,
             address,
             health,
             launcher,
@@ -270,12 +270,12 @@ impl Daemon {
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("SIGINT"))?;
         let stop = CancellationToken::new();
         let mut services = JoinSet::new();
-        let api = rest::serve(self.listeners, self.router, self.api_stop.clone());
-        services.spawn(async move {
-            if let Err(error) = api.await {
-                tracing::error!(%error, "the API ended");
-            }
-        });
+        services.spawn(rest::serve(
+            self.listeners,
+            self.router,
+            self.connections_max,
+            self.api_stop.clone(),
+        ));
         services.spawn(self.manifests.run(stop.clone()));
         let store = Arc::clone(&self.store);
         services.spawn(backstops(self.launcher, self.live, store, stop.clone()));
