@@ -17,4 +17,5 @@ pub mod plan;
 pub mod ports;
 pub mod rest;
 pub mod runtime;
+pub mod server;
 pub mod store;

@@ -54,3 +54,8 @@ pub const VERSION: &str = "v1alpha1";
 pub const API_VERSION: &str = "spawnlet.dev/v1alpha1";
 /// Holds a session's record until its process tree is proven empty; the daemon alone removes it.
 pub const PROCESS_FINALIZER: &str = "spawnlet.dev/process";
+/// The annotation that names the manifest file that an object belongs to. Only the daemon writes it.
+pub const MANAGED_BY: &str = "spawnlet.dev/managed-by";
+/// The annotation that tells in which order a session's tree goes: `Background` or `Orphan`.
+/// Absent: `Foreground`.
+pub const DELETION_PROPAGATION: &str = "spawnlet.dev/deletion-propagation";

@@ -213,14 +213,16 @@ pub fn resolve<'a>(
     snapshot: &'a Snapshot,
     category: &str,
     requested: &str,
-) -> Result<(&'a LiveOption, &'a str), Issue> {
-    let issue = |reason, option: Option<&LiveOption>, candidates: Vec<Choice>| Issue {
-        parameter: category.to_owned(),
-        reason,
-        requested: requested.to_owned(),
-        option_id: option.map(|option| option.id.clone()),
-        category: option.and_then(|option| option.category.clone()),
-        candidates,
+) -> Result<(&'a LiveOption, &'a str), Box<Issue>> {
+    let issue = |reason, option: Option<&LiveOption>, candidates: Vec<Choice>| {
+        Box::new(Issue {
+            parameter: category.to_owned(),
+            reason,
+            requested: requested.to_owned(),
+            option_id: option.map(|option| option.id.clone()),
+            category: option.and_then(|option| option.category.clone()),
+            candidates,
+        })
     };
     let mut selects = snapshot.of_category(category).filter_map(|option| match &option.state {
         OptionState::Select { choices, .. } => Some((option, choices)),
@@ -360,7 +362,8 @@ pub(crate) mod tests {
     #[test]
     fn none_or_several_options_of_a_category_are_an_issue() {
         let mut snapshot = Snapshot::default();
-        let reason = |snapshot: &Snapshot| resolve(snapshot, MODEL, "x").map_err(|i| i.reason);
+        let reason =
+            |snapshot: &Snapshot| resolve(snapshot, MODEL, "x").map(|_| ()).map_err(|i| i.reason);
         assert_eq!(reason(&snapshot), Err(IssueReason::MissingCategoryOption));
         snapshot.options.push(select("a", MODEL, "x", &["x"]));
         assert!(reason(&snapshot).is_ok());

@@ -236,7 +236,7 @@ fn semantic(
 ) -> Result<Option<Setting>, Next> {
     let Some(requested) = requested else { return Ok(None) };
     let (option, value) =
-        resolve(snapshot, category, requested).map_err(|issue| Next::Required(vec![issue]))?;
+        resolve(snapshot, category, requested).map_err(|issue| Next::Required(vec![*issue]))?;
     let value = Value::String(value.to_owned());
     if let Some(other) = wanted.config.get(&option.id).filter(|other| **other != value) {
         return Err(Next::Invalid(format!(
@@ -253,7 +253,7 @@ fn with_thought_level(wanted: &Wanted, snapshot: &Snapshot, next: Next) -> Next 
     let Next::Required(mut issues) = next else { return next };
     if let Some(requested) = wanted.thought_level.as_deref() {
         match resolve(snapshot, THOUGHT_LEVEL, requested) {
-            Err(issue) if issue.reason != IssueReason::MissingCategoryOption => issues.push(issue),
+            Err(issue) if issue.reason != IssueReason::MissingCategoryOption => issues.push(*issue),
             Err(_) | Ok(_) => {}
         }
     }

@@ -359,7 +359,9 @@ fn remove(draft: &mut Draft<'_>) {
     if !is_wanted && !super::deadlines::is_retention_over(draft) {
         return;
     }
-    if draft.world.children > 0 {
+    // Unknown counts as "something is left": the next pass has looked.
+    let Some(below) = &draft.world.below else { return };
+    if below.children > 0 {
         draft.because("waits for its children to go");
         return;
     }
@@ -372,11 +374,10 @@ fn remove(draft: &mut Draft<'_>) {
         draft.because("waits for finalizers that others hold");
         return;
     }
-    let stored = &draft.world.stored_turns;
-    if stored.is_empty() {
+    if below.turns.is_empty() {
         draft.because("the session is removed");
         draft.change.removes_session = true;
     } else {
-        draft.change.remove_turns.extend(stored.iter().take(REMOVED_TURNS_MAX).cloned());
+        draft.change.remove_turns.extend(below.turns.iter().take(REMOVED_TURNS_MAX).cloned());
     }
 }

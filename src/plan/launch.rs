@@ -179,7 +179,7 @@ fn launch(draft: &mut Draft<'_>, index: usize) {
 /// The nonce of a process tree: it names store, session and run, so that a leftover tells whose it
 /// was.
 #[must_use]
-pub(super) fn instance(store_id: &str, session: &str, incarnation: u64) -> String {
+pub fn instance(store_id: &str, session: &str, incarnation: u64) -> String {
     format!("{store_id}.{session}.{incarnation}")
 }
 

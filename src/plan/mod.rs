@@ -33,6 +33,7 @@ use crate::api::{Incarnation, Session, Turn, Uid};
 use crate::clock::Now;
 use crate::options::settings::{Setting, Wanted};
 
+pub use launch::instance;
 pub use world::{OpenAs, Rung, StopCause, World};
 
 /// What one pass does.
@@ -153,8 +154,6 @@ pub struct Change {
     pub session: Option<Session>,
     /// Turns as they shall stand.
     pub turns: Vec<Turn>,
-    /// A turn that the session's own prompt makes.
-    pub create_turn: Option<Turn>,
     /// Turns that go, with their transcripts and responses.
     pub remove_turns: Vec<Turn>,
     /// Whether the session goes. Only once no process and no turn of it is left.
@@ -174,9 +173,6 @@ impl Change {
             parts.push("removeSession".to_owned());
         } else if self.session.is_some() {
             parts.push("session".to_owned());
-        }
-        if let Some(turn) = &self.create_turn {
-            parts.push(format!("createTurn {}", turn.metadata.name));
         }
         for turn in &self.turns {
             parts.push(format!("{} {:?}", turn.metadata.name, turn.status.phase));

@@ -120,8 +120,11 @@ impl Model {
         });
         Some(World {
             turns: turns.collect(),
-            stored_turns: self.turns.clone(),
-            children: 0,
+            below: session
+                .status
+                .finished_at
+                .is_some()
+                .then(|| Below { turns: self.turns.clone(), children: 0 }),
             owner: self.owner,
             agent: self.agent.clone(),
             scope: self.scope.clone(),
@@ -233,7 +236,7 @@ impl Model {
             }
             Step::CancelPrompt { turn } => {
                 if let Some(prompt) = live.prompt.as_mut().filter(|prompt| prompt.turn == *turn) {
-                    prompt.cancels.push(now.mono);
+                    prompt.cancel_asked_at = Some(now.mono);
                 }
             }
             Step::Stop { rung, cause } => take_rung(live, *rung, cause, now, behaviour),
@@ -257,10 +260,6 @@ impl Model {
                 self.ended.push((turn.metadata.uid.clone(), turn.status.phase));
             }
             *stored = turn.clone();
-        }
-        if let Some(turn) = &change.create_turn {
-            assert!(self.turns.iter().all(|stored| stored.metadata.uid != turn.metadata.uid));
-            self.turns.push(turn.clone());
         }
         self.turns.retain(|turn| {
             change.remove_turns.iter().all(|removed| removed.metadata.uid != turn.metadata.uid)
@@ -293,7 +292,7 @@ impl Model {
         if prompt.written_at.is_none() {
             return false;
         }
-        let is_after_cancel = !prompt.cancels.is_empty();
+        let is_after_cancel = prompt.cancel_asked_at.is_some();
         match behaviour {
             Behaviour::Prompt => {}
             Behaviour::Endless if is_after_cancel => {}
@@ -343,8 +342,7 @@ pub(crate) fn prompt(turn: &Uid, written_at: Option<Mono>) -> Prompt {
     Prompt {
         turn: turn.clone(),
         written_at,
-        is_answered: false,
-        cancels: Vec::new(),
+        cancel_asked_at: None,
         end: None,
         response_bytes: 0,
         steps: 0,
@@ -361,7 +359,7 @@ fn take_rung(live: &mut Live, rung: Rung, cause: &StopCause, now: Now, behaviour
     match rung {
         Rung::Cancel => {
             if let Some(prompt) = &mut live.prompt {
-                prompt.cancels.push(now.mono);
+                prompt.cancel_asked_at = Some(now.mono);
             }
         }
         Rung::Close => live.acp.close = Call::Done(()),

@@ -1,8 +1,8 @@
 //! The stages of a pass over a session, in order.
 
+use crate::api::Code;
 use crate::api::session::{EndOutcome, SessionEnd};
-use crate::api::turn::{CancelBy, Delivery, TurnDesiredState, TurnPhase, TurnSpec};
-use crate::api::{Code, Name, ObjectMeta, OwnerReference, Turn, Uid};
+use crate::api::turn::{CancelBy, Delivery, TurnDesiredState, TurnPhase};
 use crate::clock::Now;
 
 use super::deadlines::{self, Clock};
@@ -26,7 +26,6 @@ pub(super) fn plan(world: &World, now: Now) -> Plan {
     } else if world.daemon.is_stopping {
         shut_down(&mut draft);
     } else {
-        first_turn(&mut draft);
         run(&mut draft);
     }
     draft.finish()
@@ -95,62 +94,6 @@ fn park(draft: &mut Draft<'_>) {
     }
 }
 
-/// The turn that the session's own prompt makes. Its name and uid come from the record, so that a
-/// second pass makes none.
-fn first_turn(draft: &mut Draft<'_>) {
-    let session = &mut draft.session;
-    let has_prompt = session.spec.prompt.is_some() || session.spec.prompt_blocks.is_some();
-    if !has_prompt || session.status.turns_made > 0 {
-        return;
-    }
-    session.status.turns_made += 1;
-    let number = session.status.turns_made;
-    let mut metadata = ObjectMeta {
-        name: turn_name(&session.metadata.name, number),
-        namespace: session.metadata.namespace.clone(),
-        uid: first_turn_uid(&session.metadata.uid),
-        generation: 1,
-        creation_timestamp: Some(draft.now.time),
-        ..ObjectMeta::default()
-    };
-    metadata.owner_references.push(owner_reference(session));
-    let spec = TurnSpec {
-        session: session.metadata.name.clone(),
-        prompt: session.spec.prompt.clone(),
-        prompt_blocks: session.spec.prompt_blocks.clone(),
-        ..TurnSpec::default()
-    };
-    draft.because("its prompt becomes its first turn");
-    draft.change.create_turn = Some(Turn::new(metadata, spec));
-}
-
-/// `<session, cut to 50>-<n>`.
-#[must_use]
-pub(super) fn turn_name(session: &Name, number: u64) -> Name {
-    let stem: String = session.as_str().chars().take(50).collect();
-    Name::new(format!("{}-{number}", stem.trim_end_matches('-')))
-}
-
-/// The session's uid with its last digit changed: unique, and the same in every pass.
-fn first_turn_uid(session: &Uid) -> Uid {
-    let mut text = session.as_str().to_owned();
-    let last = text.pop().unwrap_or('0');
-    let digit = last.to_digit(16).unwrap_or(0) ^ 1;
-    text.push(char::from_digit(digit, 16).unwrap_or('0'));
-    Uid::new(text)
-}
-
-fn owner_reference(session: &crate::api::Session) -> OwnerReference {
-    OwnerReference {
-        api_version: session.api_version.clone(),
-        kind: session.kind.clone(),
-        name: session.metadata.name.clone(),
-        uid: session.metadata.uid.clone(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
-}
-
 /// The daemon stops: what runs is cancelled, then stopped; what waits goes on waiting.
 fn shut_down(draft: &mut Draft<'_>) {
     let world = draft.world;
@@ -209,9 +152,6 @@ fn take_next(draft: &mut Draft<'_>) {
         rest(draft);
         return;
     };
-    if draft.change.create_turn.is_some() {
-        return;
-    }
     let needs_process =
         draft.world.live().is_none_or(|live| matches!(live.stage, Stage::Empty { .. }));
     if matches!(draft.world.process, super::world::Process::Unproven) {
@@ -255,7 +195,7 @@ fn rest(draft: &mut Draft<'_>) {
             draft.wake_in(idle.get());
         }
     }
-    draft.because(if draft.change.create_turn.is_some() { "a turn was made" } else { "no turn" });
+    draft.because("no turn");
 }
 
 /// Drives the turn that has the session.
@@ -276,12 +216,6 @@ fn drive(draft: &mut Draft<'_>, index: usize) {
     }
 }
 
-/// A cancel right behind a prompt is lost on some agents: it is written after the first update of
-/// the turn, or after this long.
-const CANCEL_HOLD: std::time::Duration = std::time::Duration::from_millis(250);
-/// A cancel that brings no answer within this time is written once more.
-const CANCEL_AGAIN: std::time::Duration = std::time::Duration::from_secs(2);
-
 /// Cancels the turn that the agent has.
 fn cancel(draft: &mut Draft<'_>, index: usize) {
     let world = draft.world;
@@ -297,33 +231,17 @@ fn cancel(draft: &mut Draft<'_>, index: usize) {
         return;
     };
     draft.because("waits for the agent to confirm the cancel");
-    let grace = world.stop_times().cancel.get();
-    let now = draft.now.mono;
-    // A prompt that cannot even be written is given the same time, from when the cancel was asked.
+    if prompt.cancel_asked_at.is_none() {
+        // The connection chooses the moment: right behind a prompt some agents lose a cancel.
+        draft.act(Step::CancelPrompt { turn: uid });
+    }
     let asked =
         draft.turns[index].status.cancel.as_ref().map_or(draft.now.time, |cancel| cancel.at);
-    let Some(&first) = prompt.cancels.first() else {
-        match prompt.written_at {
-            Some(at) if prompt.is_answered || now.since(at) >= CANCEL_HOLD => {
-                draft.act(Step::CancelPrompt { turn: uid });
-                draft.wake_in(CANCEL_AGAIN.min(grace));
-            }
-            Some(at) => draft.wake_in(CANCEL_HOLD.saturating_sub(now.since(at))),
-            None if draft.time().since(asked) >= grace => {
-                stop::climb(draft, live, &StopCause::Unconfirmed);
-            }
-            None => draft.wake_in(grace.saturating_sub(draft.time().since(asked))),
-        }
-        return;
-    };
-    let passed = now.since(first);
+    let grace = world.stop_times().cancel.get();
+    let passed = draft.time().since(asked);
     if passed >= grace {
         stop::climb(draft, live, &StopCause::Unconfirmed);
-    } else if prompt.cancels.len() < 2 && passed >= CANCEL_AGAIN {
-        draft.act(Step::CancelPrompt { turn: uid });
-        draft.wake_in(grace.saturating_sub(passed));
     } else {
-        let again = if prompt.cancels.len() < 2 { CANCEL_AGAIN } else { grace };
-        draft.wake_in(again.min(grace).saturating_sub(passed));
+        draft.wake_in(grace.saturating_sub(passed));
     }
 }

@@ -9,7 +9,7 @@ use crate::api::session::{Capabilities, ProcessRecord, Scope};
 use crate::api::{Agent, Incarnation, Session, Turn, Uid};
 use crate::clock::Mono;
 use crate::options::Snapshot;
-use crate::options::settings::{Done, Setting};
+use crate::options::settings::{Done, Setting, Wanted};
 
 /// What one pass over a session sees.
 #[derive(Clone, Debug)]
@@ -18,10 +18,8 @@ pub struct World {
     pub session: Session,
     /// Its turns that are not final, oldest first.
     pub turns: Vec<OpenTurn>,
-    /// Turns still stored, final ones too; looked up only while the session is being deleted.
-    pub stored_turns: Vec<Turn>,
-    /// Its children still stored; looked up only while the session is ending.
-    pub children: u32,
+    /// What is still stored below the session; looked up only once it has finished.
+    pub below: Option<Below>,
     /// The session that made it.
     pub owner: Owner,
     /// The agent that it names.
@@ -34,6 +32,15 @@ pub struct World {
     pub has_free_slot: bool,
     /// The daemon itself.
     pub daemon: Daemon,
+}
+
+/// What is stored below a session.
+#[derive(Clone, Debug, Default)]
+pub struct Below {
+    /// Its turns, final ones too.
+    pub turns: Vec<Turn>,
+    /// How many children it has.
+    pub children: u32,
 }
 
 /// What the planner must know of the daemon.
@@ -237,7 +244,7 @@ pub struct Acp {
     /// What was set for a turn so far, and how that went.
     pub tried: Option<(Uid, Done)>,
     /// The setting that is under way.
-    pub setting: Option<Setting>,
+    pub setting: Option<Box<SettingCall>>,
     /// `session/close`.
     pub close: Call<()>,
     /// Why the stream cannot be used any longer.
@@ -260,6 +267,17 @@ impl Default for Acp {
             is_eof: false,
         }
     }
+}
+
+/// A setting that is under way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SettingCall {
+    /// For which turn.
+    pub turn: Uid,
+    /// What is set.
+    pub setting: Setting,
+    /// What the turn wants in all, to judge the outcome by.
+    pub wanted: Wanted,
 }
 
 /// What an agent told in `initialize`.
@@ -318,10 +336,8 @@ pub struct Prompt {
     pub turn: Uid,
     /// When the whole line was written; `None` while it is being written.
     pub written_at: Option<Mono>,
-    /// Whether an update of the turn arrived.
-    pub is_answered: bool,
-    /// `session/cancel`, as often as it was written.
-    pub cancels: Vec<Mono>,
+    /// When we asked the connection to cancel it.
+    pub cancel_asked_at: Option<Mono>,
     /// The response, once everything before it is durable.
     pub end: Option<PromptEnd>,
     /// The response's size in bytes, as far as it is durable.

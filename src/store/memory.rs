@@ -297,8 +297,20 @@ impl Blobs for MemoryStore {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::store::Stream;
+    use crate::store::conformance::{Bench, CASES};
+
+    #[tokio::test]
+    async fn the_store_does_what_every_engine_must() {
+        let store = Arc::new(MemoryStore::new());
+        for case in CASES {
+            let (store, blobs) = (store.clone(), store.clone());
+            (case.run)(Bench { store, blobs, prefix: format!("/{}/", case.name) }).await;
+        }
+    }
 
     fn put(key: &str, value: &'static str) -> Op {
         Op::Put { key: Key::new(key), value: Bytes::from_static(value.as_bytes()) }

@@ -23,6 +23,13 @@ use bytes::Bytes;
 
 use crate::api::Uid;
 
+#[doc(hidden)]
+pub mod conformance;
+#[doc(hidden)]
+pub mod fault;
+pub mod journal;
+pub mod sqlite;
+
 /// The largest record value. Larger things are blobs.
 pub const RECORD_BYTES_MAX: usize = 256 * 1024;
 /// The most operations in one commit.
@@ -323,6 +330,9 @@ pub mod keys {
         format!("/{}/", kind.singular())
     }
 
+    /// The prefix of [`uid`].
+    pub const UIDS: &str = "/uid/";
+
     /// Finds a record's key by uid. The value is the record's key.
     #[must_use]
     pub fn uid(uid: &Uid) -> Key {
@@ -365,8 +375,7 @@ pub mod keys {
         format!("/owner/{parent}/session/")
     }
 
-    /// The turn that a session's idempotency key made. The value is the turn's uid and the hash of
-    /// its body.
+    /// The turn that a session's idempotency key made. The value is the turn's key.
     #[must_use]
     pub fn idempotency(session: &Uid, key_sha256: &str) -> Key {
         Key::new(format!("/idempotency/{session}/{key_sha256}"))
@@ -416,6 +425,18 @@ pub mod keys {
     pub fn report(object: &Uid, sequence: u64) -> Key {
         Key::new(format!("/report/{object}/{sequence:012}"))
     }
+
+    /// The prefix of the reports of an object, oldest first.
+    #[must_use]
+    pub fn reports_of(object: &Uid) -> String {
+        format!("{REPORTS}{object}/")
+    }
+
+    /// The prefix of every report.
+    pub const REPORTS: &str = "/report/";
+
+    /// The prefix of [`manifest`].
+    pub const MANIFESTS: &str = "/manifest/";
 
     /// What a manifest file made of an object: the tombstone or the source mark.
     #[must_use]

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::{Error as StoreError, Key, Record, Rev, SharedStore, keys};
 use crate::api::{Kind, Name, Namespace, Object, Session, Spec, Turn, Uid};
 
-pub use index::index;
+pub use index::{idempotency_key, index};
 pub use txn::Txn;
 
 /// Why a record could not be read or written.
@@ -284,6 +284,18 @@ impl Records {
             }
         }
         Ok(found)
+    }
+
+    /// The object that a secondary key points at.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::get`].
+    pub async fn pointed_at_by<S: Spec>(&self, key: &Key) -> Result<Option<Object<S>>, Error> {
+        match self.store.get(key).await? {
+            Some(record) => self.at(&key_in(&record)?).await,
+            None => Ok(None),
+        }
     }
 
     /// The object with this key.

@@ -4,6 +4,7 @@
 use std::any::Any;
 
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 
 use super::key_of;
 use crate::api::{ConditionStatus, Kind, Name, Namespace, Object, Session, Spec, Turn, Uid};
@@ -24,7 +25,7 @@ pub fn index<S: Spec>(object: &Object<S>) -> Vec<(Key, Bytes)> {
 }
 
 /// The session that owns a turn.
-pub(super) fn session_of(turn: &Turn) -> Option<&Uid> {
+fn session_of(turn: &Turn) -> Option<&Uid> {
     let owners = &turn.metadata.owner_references;
     owners.iter().find(|owner| owner.kind == Kind::Session.as_str()).map(|owner| &owner.uid)
 }
@@ -35,6 +36,15 @@ fn index_turn(turn: &Turn, found: &mut Vec<Key>) {
     if !turn.status.phase.is_final() {
         found.push(keys::open_turn(session, &turn.metadata.uid));
     }
+    found.extend(idempotency_key(turn));
+}
+
+/// Where the turn of an idempotency key is found: it goes with the turn.
+#[must_use]
+pub fn idempotency_key(turn: &Turn) -> Option<Key> {
+    let digest = Sha256::digest(turn.spec.idempotency_key.as_ref()?.as_bytes());
+    let hex = digest.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+    Some(keys::idempotency(session_of(turn)?, &hex))
 }
 
 fn index_session(session: &Session, found: &mut Vec<Key>) {
