@@ -117,6 +117,7 @@ impl Model {
             is_taken_here: self.taken.contains(&record.metadata.uid),
             is_in_journal: self.journal.contains(&record.metadata.uid),
             block_kinds: vec!["text".to_owned()],
+            stored_response_bytes: 0,
         });
         Some(World {
             turns: turns.collect(),
