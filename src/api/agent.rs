@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Conditions, Dur, FieldErrors, Kind, Object, Spec, Time};
+use super::field::FieldErrorReason;
+use super::{Conditions, Dur, FieldErrors, FieldPath, Kind, Object, Spec, Time, command, validate};
 
 /// An `Agent` record.
 pub type Agent = Object<AgentSpec>;
@@ -117,6 +118,61 @@ impl Default for AgentSpec {
             sharing: Sharing::default(),
             process: ProcessPool::default(),
         }
+    }
+}
+
+/// Programs that download what they run when it is not there yet.
+const DOWNLOADERS: [&str; 3] = ["npx", "uvx", "bunx"];
+/// `firstStartTimeout` of such a program: a download over a slow line, far more than a start.
+const DOWNLOAD_START_TIMEOUT: Dur = Dur::from_secs(300);
+
+impl AgentSpec {
+    /// Program and arguments, from `argv` or from `command` split by shell quoting.
+    ///
+    /// # Errors
+    ///
+    /// Neither is set, or `command` cannot be split: the field and what is wrong. Never of a spec
+    /// that passed [`Spec::validate`].
+    pub fn words(&self) -> Result<Vec<String>, FieldErrors> {
+        let mut errors = FieldErrors::default();
+        match (&self.argv, &self.command) {
+            (Some(argv), _) if argv.first().is_some_and(|program| !program.is_empty()) => {
+                return Ok(argv.clone());
+            }
+            (None, Some(line)) => match command::split(line) {
+                Ok(words) => return Ok(words),
+                Err(error) => errors.push(
+                    FieldPath::new("spec.command"),
+                    FieldErrorReason::FieldValueInvalid,
+                    error.to_string(),
+                ),
+            },
+            (Some(_), _) | (None, None) => errors.push(
+                FieldPath::new("spec.argv"),
+                FieldErrorReason::FieldValueRequired,
+                "names no program; expected a program and its arguments",
+            ),
+        }
+        Err(errors)
+    }
+
+    /// How long a start may take: `startTimeout`, or `firstStartTimeout` while no start of this
+    /// agent has succeeded.
+    #[must_use]
+    pub fn effective_start_timeout(&self, has_started_before: bool) -> Dur {
+        if has_started_before {
+            return self.start_timeout;
+        }
+        self.first_start_timeout.unwrap_or_else(|| {
+            let words = self.words().unwrap_or_default();
+            let program = words.first().and_then(|program| program.rsplit('/').next());
+            match program {
+                Some(program) if DOWNLOADERS.contains(&program) => {
+                    DOWNLOAD_START_TIMEOUT.max(self.start_timeout)
+                }
+                Some(_) | None => self.start_timeout,
+            }
+        })
     }
 }
 
@@ -378,10 +434,36 @@ impl Spec for AgentSpec {
     const KIND: Kind = Kind::Agent;
 
     fn validate(&self) -> Result<(), FieldErrors> {
-        FieldErrors::default().into_result()
+        validate::agent::spec(self)
     }
 
     fn validate_update(&self, _old: &Self) -> Result<(), FieldErrors> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_start_may_take_longer_for_programs_that_download() {
+        let seconds = |command: &str, has_started: bool| {
+            let spec = AgentSpec { command: Some(command.to_owned()), ..AgentSpec::default() };
+            spec.effective_start_timeout(has_started).get().as_secs()
+        };
+        assert_eq!(seconds("npx -y agent", false), 300);
+        assert_eq!(seconds("/usr/bin/uvx agent", false), 300);
+        assert_eq!(seconds("npx -y agent", true), 60);
+        assert_eq!(seconds("agent npx", false), 60);
+    }
+
+    #[test]
+    fn argv_and_command_name_the_same_words() {
+        let line = AgentSpec { command: Some("a 'b c'".to_owned()), ..AgentSpec::default() };
+        let argv = Some(vec!["a".to_owned(), "b c".to_owned()]);
+        let list = AgentSpec { argv, ..AgentSpec::default() };
+        assert_eq!(line.words(), list.words());
+        assert!(AgentSpec::default().words().is_err());
     }
 }

@@ -8,27 +8,37 @@
 
 pub mod agent;
 pub mod code;
+pub mod command;
 pub mod condition;
+pub mod config;
 pub mod event;
 pub mod field;
+#[cfg(test)]
+mod golden;
 pub mod ids;
 pub mod kind;
 pub mod metadata;
+pub mod namespace;
+pub mod naming;
 pub mod object;
 pub mod quantity;
 pub mod report;
+pub mod schema;
 pub mod session;
 pub mod turn;
+pub mod validate;
 pub mod workspace;
 
 pub use agent::{Agent, AgentSpec, AgentStatus};
 pub use code::Code;
 pub use condition::{Condition, ConditionStatus, Conditions};
+pub use config::Config;
 pub use event::Event;
 pub use field::{FieldError, FieldErrors, FieldPath};
 pub use ids::{Incarnation, Name, Namespace, Uid};
 pub use kind::Kind;
 pub use metadata::{ObjectMeta, OwnerReference};
+pub use namespace::{DEFAULT_NAMESPACE, NamespaceRecord, NamespaceSpec, NamespaceStatus};
 pub use object::{Object, Spec};
 pub use quantity::{Dur, Time};
 pub use report::ReconcileReport;
@@ -44,3 +54,8 @@ pub const VERSION: &str = "v1alpha1";
 pub const API_VERSION: &str = "spawnlet.dev/v1alpha1";
 /// Holds a session's record until its process tree is proven empty; the daemon alone removes it.
 pub const PROCESS_FINALIZER: &str = "spawnlet.dev/process";
+/// The annotation that names the manifest file that an object belongs to. Only the daemon writes it.
+pub const MANAGED_BY: &str = "spawnlet.dev/managed-by";
+/// The annotation that tells in which order a session's tree goes: `Background` or `Orphan`.
+/// Absent: `Foreground`.
+pub const DELETION_PROPAGATION: &str = "spawnlet.dev/deletion-propagation";

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::agent::{McpServer, Permissions};
-use super::{Code, Conditions, Dur, FieldErrors, Incarnation, Kind, Name, Object, Spec, Time, Uid};
+use super::{
+    Code, Conditions, Dur, FieldErrors, Incarnation, Kind, Name, Object, Spec, Time, Uid, validate,
+};
 
 /// A `Session` record.
 pub type Session = Object<SessionSpec>;
@@ -294,6 +296,8 @@ pub struct SessionStatus {
     pub acp_session_id: Option<String>,
     /// Whether the agent was ever given a prompt in this ACP session: then losing it loses memory.
     pub prompted: bool,
+    /// Whether a new ACP session took the place of one that the agent lost.
+    pub has_lost_memory: bool,
     /// Which run of a process this is.
     pub incarnation: Incarnation,
     /// The process that may exist. Absent: none exists.
@@ -315,7 +319,7 @@ pub struct SessionStatus {
     /// Its response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latest_response_id: Option<Uid>,
-    /// The number of the next generated turn name.
+    /// How many turns the session's own record made: the first prompt's.
     pub turns_made: u64,
     /// The live options as they stood last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -517,7 +521,15 @@ pub struct Restarts {
     /// When the next start may be tried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<Time>,
-    /// What went wrong last.
+    /// The generation of the agent that they were seen at: a newer one resets them.
+    pub agent_generation: i64,
+    /// When the last one failed: a prompt that is newer tries again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_at: Option<Time>,
+    /// What went wrong last, in one word.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// What went wrong last, in a sentence.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub last_error: String,
 }
@@ -527,10 +539,10 @@ impl Spec for SessionSpec {
     const KIND: Kind = Kind::Session;
 
     fn validate(&self) -> Result<(), FieldErrors> {
-        FieldErrors::default().into_result()
+        validate::session::spec(self)
     }
 
-    fn validate_update(&self, _old: &Self) -> Result<(), FieldErrors> {
-        Ok(())
+    fn validate_update(&self, old: &Self) -> Result<(), FieldErrors> {
+        validate::session::update(old, self)
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::session::{ConfigValue, RunBudget};
-use super::{Code, FieldErrors, Kind, Name, Object, Spec, Time, Uid};
+use super::{Code, FieldErrors, Kind, Name, Object, Spec, Time, Uid, validate};
 
 /// A `Turn` record.
 pub type Turn = Object<TurnSpec>;
@@ -341,10 +341,10 @@ impl Spec for TurnSpec {
     const KIND: Kind = Kind::Turn;
 
     fn validate(&self) -> Result<(), FieldErrors> {
-        FieldErrors::default().into_result()
+        validate::turn::spec(self)
     }
 
-    fn validate_update(&self, _old: &Self) -> Result<(), FieldErrors> {
-        Ok(())
+    fn validate_update(&self, old: &Self) -> Result<(), FieldErrors> {
+        validate::turn::update(old, self)
     }
 }

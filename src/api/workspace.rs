@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Conditions, FieldErrors, Kind, Object, Spec};
+use super::{Conditions, FieldErrors, Kind, Object, Spec, validate};
 
 /// A `Workspace` record.
 pub type Workspace = Object<WorkspaceSpec>;
@@ -43,7 +43,7 @@ impl Spec for WorkspaceSpec {
     const KIND: Kind = Kind::Workspace;
 
     fn validate(&self) -> Result<(), FieldErrors> {
-        FieldErrors::default().into_result()
+        validate::workspace::spec(self)
     }
 
     fn validate_update(&self, _old: &Self) -> Result<(), FieldErrors> {

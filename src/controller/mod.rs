@@ -1,1 +1,407 @@
-//! The reconcile loop.
+//! The reconcile loop: watch -> queue -> observe -> plan -> act -> report.
+//!
+//! Level-triggered: a pass takes no hint of what changed, it looks at everything that its session
+//! has. One pass a session at a time, a few sessions at the same time. Nothing polls: a pass is set
+//! off by a change of a record, by a process, by a deadline, or by the two backstops (a resync every
+//! five minutes and a sweep for orphans every five seconds while there are processes).
+//!
+//! Invariants: `act` is the only place with side effects; a pass has a time budget; a panic in one
+//! is caught, counted and tried again; the long waits are states, not awaits.
+
+mod act;
+mod feed;
+mod live;
+mod observe;
+mod output;
+pub mod process;
+mod pump;
+pub mod queue;
+mod report;
+mod slots;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::report::{Outcome, StepOutcome, StepReport, Trigger};
+use crate::api::{Dur, Name, Namespace, Uid};
+use crate::clock::{Mono, Now, SharedClock};
+use crate::plan::capacity::Limits;
+use crate::plan::{Plan, Requeue, World, plan};
+use crate::ports;
+use crate::store::SharedBlobs;
+use crate::store::journal::Journal;
+use crate::store::records::Records;
+
+use live::Registry;
+use process::Launcher;
+use queue::WorkQueue;
+use report::Reporter;
+use slots::Slots;
+
+/// A session's namespace and name: what the loop works on.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ObjectKey {
+    /// The session's namespace.
+    pub namespace: Namespace,
+    /// The session's name.
+    pub name: Name,
+}
+
+impl std::fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+type Queue = WorkQueue<ObjectKey>;
+
+/// Passes at the same time: they wait for the store far more than they compute.
+const PASSES_MAX: usize = 8;
+/// A pass that takes longer is given up and tried again: nothing in it may wait.
+const PASS_BUDGET: Duration = Duration::from_secs(5);
+/// The backstop against missed changes.
+const RESYNC_EVERY: Duration = Duration::from_secs(300);
+/// How long an orderly stop may take: the ladder's graces and a little more.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(15);
+
+/// What the loop is made of.
+pub struct Options {
+    /// The store's random id.
+    pub store_id: String,
+    /// The machine's boot.
+    pub boot_id: String,
+    /// Whether the daemon before this one stopped in order.
+    pub stopped_cleanly: bool,
+    /// Bounds on turns at the same time.
+    pub limits: Limits,
+    /// Reports kept per object.
+    pub reports_per_object: usize,
+}
+
+/// The parts that the loop works with.
+pub struct Parts {
+    /// Reads records, and the store that is written to.
+    pub records: Records,
+    /// Prompts, transcripts, responses.
+    pub blobs: SharedBlobs,
+    /// Uids of prompts that may have been sent.
+    pub journal: Arc<Journal>,
+    /// Starts processes.
+    pub launcher: Arc<dyn Launcher>,
+    /// Time.
+    pub clock: SharedClock,
+}
+
+/// The loop's shared state.
+pub struct Controller {
+    options: Options,
+    records: Records,
+    blobs: SharedBlobs,
+    journal: Arc<Journal>,
+    launcher: Arc<dyn Launcher>,
+    clock: SharedClock,
+    registry: Arc<Registry>,
+    queue: Arc<Queue>,
+    slots: tokio::sync::Mutex<Slots>,
+    /// Sessions that wait for a slot, in the order in which they came.
+    waiting: Mutex<Vec<ObjectKey>>,
+    /// Turns that this daemon took.
+    taken: Mutex<HashSet<Uid>>,
+    /// The pumps of all processes.
+    pumps: Mutex<JoinSet<()>>,
+    reporter: Reporter,
+    is_stopping: AtomicBool,
+}
+
+/// Reads what the loop holds in memory.
+#[derive(Clone)]
+pub struct Handle {
+    controller: Arc<Controller>,
+}
+
+impl Handle {
+    /// What the API may read of running sessions.
+    #[must_use]
+    pub fn live(&self) -> Arc<dyn ports::Live> {
+        Arc::clone(&self.controller.registry) as Arc<dyn ports::Live>
+    }
+
+    /// Sessions that have a process; their uids.
+    #[must_use]
+    pub fn sessions_with_process(&self) -> Vec<Uid> {
+        self.controller.registry.sessions()
+    }
+
+    /// Keys that wait or are worked on.
+    #[must_use]
+    pub fn queue_depth(&self) -> usize {
+        self.controller.queue.depth()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these hold is changed by single calls into the standard library: always whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Controller {
+    /// Puts the loop together. Leftovers of other daemons must be gone by now.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn build(
+        options: Options,
+        parts: Parts,
+    ) -> Result<(Service, Handle), crate::store::Error> {
+        let slots = Slots::load(parts.records.store()).await?;
+        let queue = Arc::new(Queue::new(Arc::clone(&parts.clock)));
+        let reporter = Reporter::new(
+            parts.records.clone(),
+            Arc::clone(&parts.clock),
+            options.reports_per_object,
+        );
+        let controller = Arc::new(Self {
+            options,
+            records: parts.records,
+            blobs: parts.blobs,
+            journal: parts.journal,
+            launcher: parts.launcher,
+            clock: parts.clock,
+            registry: Arc::new(Registry::default()),
+            queue,
+            slots: tokio::sync::Mutex::new(slots),
+            waiting: Mutex::new(Vec::new()),
+            taken: Mutex::new(HashSet::new()),
+            pumps: Mutex::new(JoinSet::new()),
+            reporter,
+            is_stopping: AtomicBool::new(false),
+        });
+        Ok((Service { controller: Arc::clone(&controller) }, Handle { controller }))
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::SeqCst)
+    }
+
+    fn take(&self, turn: Uid) {
+        lock(&self.taken).insert(turn);
+    }
+
+    fn untake(&self, turn: &Uid) {
+        lock(&self.taken).remove(turn);
+    }
+
+    fn is_taken(&self, turn: &Uid) -> bool {
+        lock(&self.taken).contains(turn)
+    }
+
+    /// Runs a pump until its process is gone.
+    fn spawn(&self, pump: impl Future<Output = ()> + Send + 'static) {
+        let mut pumps = lock(&self.pumps);
+        while pumps.try_join_next().is_some() {}
+        pumps.spawn(pump);
+    }
+
+    /// Puts a session in the line for a slot.
+    fn wait_for_slot(&self, key: &ObjectKey) {
+        let mut waiting = lock(&self.waiting);
+        if !waiting.contains(key) {
+            waiting.push(key.clone());
+        }
+    }
+
+    /// Slots became free: those at the head of the line look again.
+    fn offer_slots(&self, count: usize) {
+        let mut waiting = lock(&self.waiting);
+        let served = count.min(waiting.len());
+        for key in waiting.drain(..served) {
+            self.queue.add(key, Trigger::Watch);
+        }
+    }
+
+    async fn pass(&self, key: &ObjectKey, triggers: &BTreeSet<Trigger>) -> Result<(), String> {
+        let started = self.clock.now();
+        let world = match self.observe(key).await {
+            Ok(Some(world)) => world,
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(format!("the world could not be read: {error}")),
+        };
+        let decided = plan(&world, started);
+        let (steps, failure, is_stale) = self.carry_out(key, &world, &decided).await;
+        if !world.has_free_slot && decided.why.starts_with("waits for capacity") {
+            self.wait_for_slot(key);
+        }
+        let outcome = outcome(&decided, failure.as_deref());
+        if !steps.is_empty() && !is_stale {
+            let pass =
+                report::Pass { world: &world, plan: &decided, triggers, started, steps, outcome };
+            self.reporter.pass(pass, failure.as_deref(), self.clock.now());
+        }
+        match failure {
+            None => {
+                self.requeue(key, &decided, started);
+                Ok(())
+            }
+            Some(_) if is_stale => {
+                self.queue.add(key.clone(), Trigger::Watch);
+                Ok(())
+            }
+            Some(failure) => Err(failure),
+        }
+    }
+
+    async fn carry_out(
+        &self,
+        key: &ObjectKey,
+        world: &World,
+        decided: &Plan,
+    ) -> (Vec<StepReport>, Option<String>, bool) {
+        let mut reports = Vec::with_capacity(decided.steps.len());
+        let mut failure: Option<String> = None;
+        let mut is_stale = false;
+        for step in &decided.steps {
+            let begun = self.clock.now();
+            let (outcome, error) = if failure.is_some() {
+                (StepOutcome::Skipped, None)
+            } else {
+                match self.act(key, world, step).await {
+                    Ok(()) => (StepOutcome::Done, None),
+                    Err(error) => {
+                        is_stale = error.is_stale_world();
+                        failure = Some(format!("{}: {error}", step.name()));
+                        (StepOutcome::Failed, Some(error.to_string()))
+                    }
+                }
+            };
+            let took = self.clock.now().mono.since(begun.mono);
+            let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+            reports.push(StepReport { name: step.name(), outcome, duration_ms, error });
+        }
+        (reports, failure, is_stale)
+    }
+
+    fn requeue(&self, key: &ObjectKey, decided: &Plan, started: Now) {
+        self.queue.forget(key);
+        if let Requeue::After(wait) = decided.requeue {
+            let spent = self.clock.now().mono.since(started.mono);
+            self.queue.add_after(key.clone(), wait.saturating_sub(spent), Trigger::Timer);
+        }
+    }
+}
+
+fn outcome(decided: &Plan, failure: Option<&str>) -> Outcome {
+    match (failure, decided.steps.is_empty(), decided.requeue) {
+        (Some(_), _, _) => Outcome::BackOff,
+        (None, false, _) => Outcome::Progressing,
+        (None, true, Requeue::After(_)) => Outcome::Waiting,
+        (None, true, Requeue::AwaitChange) => Outcome::Converged,
+    }
+}
+
+/// The loop itself.
+pub struct Service {
+    controller: Arc<Controller>,
+}
+
+impl Service {
+    /// Runs until `shutdown`, then stops every process in order, for at most 15 s.
+    ///
+    /// # Errors
+    ///
+    /// The store's, at the start: what needs looking at could not be read.
+    pub async fn run(
+        self,
+        shutdown: CancellationToken,
+    ) -> Result<(), crate::store::records::Error> {
+        let controller = self.controller;
+        let mut helpers = JoinSet::new();
+        let feeds = CancellationToken::new();
+        let rev = controller.boot().await?;
+        helpers.spawn(feed::follow(Arc::clone(&controller), rev, feeds.clone()));
+        let reporting = CancellationToken::new();
+        helpers.spawn({
+            let controller = Arc::clone(&controller);
+            let reporting = reporting.clone();
+            async move { controller.reporter.run(reporting).await }
+        });
+        reconcile(&controller, &shutdown).await;
+        feeds.cancel();
+        lock(&controller.pumps).abort_all();
+        reporting.cancel();
+        while helpers.join_next().await.is_some() {}
+        Ok(())
+    }
+}
+
+/// Takes keys and runs passes until everything has stopped.
+async fn reconcile(controller: &Arc<Controller>, shutdown: &CancellationToken) {
+    let mut passes: JoinSet<()> = JoinSet::new();
+    let mut keys: HashMap<tokio::task::Id, ObjectKey> = HashMap::new();
+    let mut resync = tokio::time::interval(RESYNC_EVERY);
+    // The first tick comes at once; the boot has just looked at everything.
+    resync.tick().await;
+    let mut stop_by: Option<Mono> = None;
+    loop {
+        if stop_by.is_some() && controller.registry.len() == 0 && passes.is_empty() {
+            return;
+        }
+        let may_take = passes.len() < PASSES_MAX;
+        let left = stop_by.map(|at| at.since(controller.clock.now().mono));
+        // Every branch is cancel safe: a key is taken only when its branch wins.
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled(), if stop_by.is_none() => {
+                controller.is_stopping.store(true, Ordering::SeqCst);
+                stop_by = Some(controller.clock.now().mono.plus(SHUTDOWN_MAX));
+                controller.look_at_all_processes();
+            }
+            () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => {
+                tracing::error!(processes = controller.registry.len(), "the stop took too long");
+                return;
+            }
+            Some(joined) = passes.join_next_with_id() => finish(controller, &mut keys, joined),
+            (key, triggers) = controller.queue.next(), if may_take => {
+                let task = passes.spawn(run_pass(Arc::clone(controller), key.clone(), triggers));
+                keys.insert(task.id(), key);
+            }
+            _ = resync.tick() => controller.resync().await,
+        }
+    }
+}
+
+/// One pass within its budget; a failure comes back after its back-off.
+async fn run_pass(controller: Arc<Controller>, key: ObjectKey, triggers: BTreeSet<Trigger>) {
+    let outcome = tokio::time::timeout(PASS_BUDGET, controller.pass(&key, &triggers)).await;
+    let failure = match outcome {
+        Ok(Ok(())) => return,
+        Ok(Err(failure)) => failure,
+        Err(_) => format!("a pass took longer than {}", Dur::from_secs(PASS_BUDGET.as_secs())),
+    };
+    let pause = controller.queue.retry(key.clone());
+    tracing::warn!(session = %key, %failure, pause_ms = pause.as_millis(), "a pass failed");
+}
+
+/// A pass has ended; one that panicked is tried again like one that failed.
+fn finish(
+    controller: &Controller,
+    keys: &mut HashMap<tokio::task::Id, ObjectKey>,
+    joined: Result<(tokio::task::Id, ()), tokio::task::JoinError>,
+) {
+    let (id, panic) = match joined {
+        Ok((id, ())) => (id, None),
+        Err(error) => (error.id(), Some(error)),
+    };
+    let Some(key) = keys.remove(&id) else { return };
+    if let Some(error) = panic {
+        let pause = controller.queue.retry(key.clone());
+        tracing::error!(session = %key, %error, pause_ms = pause.as_millis(), "a pass panicked");
+    }
+    controller.queue.done(&key);
+}

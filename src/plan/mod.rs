@@ -1,1 +1,191 @@
-//! Pure decisions.
+//! Pure decisions: from one [`World`] and one reading of the clock to one [`Plan`].
+//!
+//! Every decision of the loop is here; `controller::act` only carries out. No async, no I/O, no
+//! clock of its own, no randomness, no logging, so that every world can be enumerated in a test.
+//!
+//! Invariants, each held by a test over all enumerated worlds:
+//! - total: every world has a plan;
+//! - a plan records its intention ([`Step::Record`], always first) before the one effect that
+//!   cannot be repeated ([`Step::Launch`], [`Step::Submit`]), and has at most one of those;
+//! - planning and acting again and again reaches a world that plans no step;
+//! - a session that ends, or is being deleted, never starts a process nor sends a prompt;
+//! - nothing decides by `status.phase`: [`status`] derives it last, from the rest.
+
+pub mod capacity;
+pub mod deadlines;
+mod draft;
+mod ending;
+mod launch;
+mod session;
+pub mod status;
+mod stop;
+mod turn;
+pub mod world;
+
+#[cfg(test)]
+mod enumeration;
+#[cfg(test)]
+mod model;
+
+use std::time::Duration;
+
+use crate::api::{Incarnation, Session, Turn, Uid};
+use crate::clock::Now;
+use crate::options::settings::{Setting, Wanted};
+
+pub use launch::instance;
+pub use world::{OpenAs, Rung, StopCause, World};
+
+/// What one pass does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// In this order; the first failure ends the pass.
+    pub steps: Vec<Step>,
+    /// When the session is looked at again, if nothing happens before.
+    pub requeue: Requeue,
+    /// What is waited for or was decided, in a sentence.
+    pub why: String,
+    /// What differs from the desired state.
+    pub diff: Vec<String>,
+}
+
+/// When a session is looked at again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requeue {
+    /// When something changes.
+    AwaitChange,
+    /// When its earliest deadline ends.
+    After(Duration),
+}
+
+/// One effect. Its doc says what must hold before, what it does, and how a second run sees that it
+/// is done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Writes records, all or none, each by compare-and-swap on the version that the world holds.
+    /// A second run fails with a conflict and does nothing.
+    Record(Box<Change>),
+    /// Before: the record says `Launching` with this incarnation. Starts the shim, which waits at
+    /// its gate. A second run finds the incarnation in the daemon's hands and does nothing.
+    Launch {
+        /// Which run.
+        incarnation: Incarnation,
+    },
+    /// Before: the shim's identity is recorded. Lets the shim start the agent. A second opening of
+    /// a gate does nothing.
+    OpenGate,
+    /// Before: the gate is open. Sends `initialize`, once a process.
+    Initialize,
+    /// Before: `initialize` was answered. Opens the ACP session, once a process.
+    Open(OpenAs),
+    /// Before: the session is open and no setting is under way. Sets one option or mode.
+    Set {
+        /// For which turn.
+        turn: Uid,
+        /// What is set.
+        setting: Setting,
+        /// What the turn wants in all, to judge the outcome by.
+        wanted: Box<Wanted>,
+    },
+    /// Before: the turn is recorded as `Starting` with delivery `Unknown`. Writes its uid to the
+    /// journal, then the prompt to the agent. A second run finds the uid in the journal and fails.
+    Submit {
+        /// Which turn.
+        turn: Uid,
+    },
+    /// Before: the turn is recorded as `Cancelling`. Answers open permission requests with
+    /// `cancelled`, then sends `session/cancel`.
+    CancelPrompt {
+        /// Which turn.
+        turn: Uid,
+    },
+    /// Takes a rung of the stop ladder. Each may be taken again without harm.
+    Stop {
+        /// Which rung.
+        rung: Rung,
+        /// Why, kept with the process until it is gone.
+        cause: StopCause,
+    },
+    /// Before: the record says that there is no process. Lets go of what is known of it.
+    Forget,
+}
+
+impl Step {
+    /// The step's name, as it stands in reports.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Record(change) => change.name(),
+            Self::Launch { .. } => "Launch".to_owned(),
+            Self::OpenGate => "OpenGate".to_owned(),
+            Self::Initialize => "Initialize".to_owned(),
+            Self::Open(OpenAs::New) => "OpenNew".to_owned(),
+            Self::Open(OpenAs::Resume(_)) => "OpenResume".to_owned(),
+            Self::Open(OpenAs::Load(_)) => "OpenLoad".to_owned(),
+            Self::Set { setting, .. } => format!("Set({setting})"),
+            Self::Submit { .. } => "Submit".to_owned(),
+            Self::CancelPrompt { .. } => "CancelPrompt".to_owned(),
+            Self::Stop { rung, .. } => format!("Stop({rung:?})"),
+            Self::Forget => "Forget".to_owned(),
+        }
+    }
+
+    /// Whether the effect cannot be taken back or repeated: its intention is recorded before.
+    #[must_use]
+    pub const fn is_once(&self) -> bool {
+        match self {
+            Self::Launch { .. } | Self::Submit { .. } => true,
+            Self::Record(_)
+            | Self::OpenGate
+            | Self::Initialize
+            | Self::Open(_)
+            | Self::Set { .. }
+            | Self::CancelPrompt { .. }
+            | Self::Stop { .. }
+            | Self::Forget => false,
+        }
+    }
+}
+
+/// Records written in one commit.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Change {
+    /// The session as it shall stand.
+    pub session: Option<Session>,
+    /// Turns as they shall stand.
+    pub turns: Vec<Turn>,
+    /// Turns that go, with their transcripts and responses.
+    pub remove_turns: Vec<Turn>,
+    /// Whether the session goes. Only once no process and no turn of it is left.
+    pub removes_session: bool,
+    /// A turn that takes one of the daemon's slots; the commit fails if none is free.
+    pub take_slot: Option<Uid>,
+    /// Turns that give their slot back.
+    pub free_slots: Vec<Uid>,
+}
+
+impl Change {
+    /// What the change does, for reports.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let mut parts = Vec::new();
+        if self.removes_session {
+            parts.push("removeSession".to_owned());
+        } else if self.session.is_some() {
+            parts.push("session".to_owned());
+        }
+        for turn in &self.turns {
+            parts.push(format!("{} {:?}", turn.metadata.name, turn.status.phase));
+        }
+        if !self.remove_turns.is_empty() {
+            parts.push(format!("remove {} turns", self.remove_turns.len()));
+        }
+        format!("Record({})", parts.join(", "))
+    }
+}
+
+/// Decides what one pass over a session does.
+#[must_use]
+pub fn plan(world: &World, now: Now) -> Plan {
+    session::plan(world, now)
+}

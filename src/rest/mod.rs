@@ -1,1 +1,251 @@
-//! The Kubernetes-style API.
+//! The REST API, Kubernetes style: records, discovery, tables, watches, streams.
+//!
+//! Stands before the loop: it puts desired state into the store through `admission` alone, and
+//! reads what the daemon saw. Paths are taken apart by one function ([`resource::parse_path`])
+//! instead of a route table, so that every answer, also to a path or verb that does not exist, is
+//! a `Status`.
+//!
+//! Invariants: nothing is read of a body before the guard let the request in; bodies, pages of
+//! memory, headers and connections are bounded; nothing but desired state is written; every
+//! response is `no-store`; no token is ever logged.
+//!
+//! Absent on purpose: CORS, compression (wrong for watches), protobuf, and for now: caller tokens,
+//! server-side apply, JSON patch, OpenAPI, the reviews of `kubectl auth`.
+
+pub mod age;
+mod body;
+mod discovery;
+pub mod guard;
+mod health;
+mod query;
+mod rate;
+mod read;
+mod render;
+mod reports;
+pub mod resource;
+mod response;
+mod selector;
+mod serve;
+mod status;
+mod table;
+#[cfg(test)]
+pub(crate) mod tests;
+mod transcript;
+mod view;
+mod watch;
+mod write;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State as AxumState};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tower_http::catch_panic::CatchPanicLayer;
+
+pub use body::BODY_BYTES_MAX;
+pub use guard::{Guard, Rules};
+pub use render::printable;
+pub use serve::{Listener, serve};
+pub use status::Failure;
+
+use crate::admission::Admission;
+use crate::clock::SharedClock;
+use crate::ports::{Health, Live, Manifests};
+use crate::store::{SharedBlobs, SharedStore};
+use query::Query;
+use resource::{Item, Resource, Target, parse_path};
+
+/// What the API is built on.
+pub struct State {
+    /// Records are read here; nothing here writes them.
+    pub store: SharedStore,
+    /// Transcripts and responses are read here.
+    pub blobs: SharedBlobs,
+    /// The one way in for desired state.
+    pub admission: Arc<Admission>,
+    /// What the controller holds in memory.
+    pub live: Arc<dyn Live>,
+    /// What the watched directories hold.
+    pub manifests: Arc<dyn Manifests>,
+    /// How the daemon is.
+    pub health: Arc<dyn Health>,
+    /// For ages.
+    pub clock: SharedClock,
+    /// Who is let in.
+    pub guard: Arc<Guard>,
+    /// Ends watches and followed streams.
+    pub shutdown: CancellationToken,
+}
+
+/// The API as a router: every path goes through the guard.
+pub fn router(state: State) -> Router {
+    let guard = Arc::clone(&state.guard);
+    Router::new()
+        .fallback(answer)
+        .with_state(Arc::new(state))
+        .layer(CatchPanicLayer::custom(on_panic))
+        .layer(middleware::from_fn_with_state(guard, guard::check))
+}
+
+async fn answer(AxumState(state): AxumState<Arc<State>>, request: Request) -> Response {
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    // Not boxed by the future of every request: the verbs' futures are large.
+    let response = match Box::pin(dispatch(&state, request)).await {
+        Ok(response) => response,
+        Err(failure) => failure.into_response(),
+    };
+    tracing::debug!(%method, %path, code = response.status().as_u16(), "request");
+    response
+}
+
+async fn dispatch(state: &Arc<State>, request: Request) -> Result<Response, Failure> {
+    let path = request.uri().path();
+    let target = parse_path(path).ok_or_else(|| Failure::no_such_path(path))?;
+    let query = Query::of(request.uri())?;
+    let method = request.method().clone();
+    let is_read = matches!(method, Method::GET | Method::HEAD);
+    match target {
+        Target::Collection { resource, namespace } => {
+            collection(state, resource, namespace, &query, request).await
+        }
+        Target::Item(item) => one(state, &item, &query, request).await,
+        _ if !is_read => Err(Failure::method_not_allowed(method.as_str(), "GET is")),
+        Target::Alive => Ok(health::alive()),
+        Target::Ready => Ok(health::ready(state, request.headers(), &query)),
+        Target::Version => Ok(discovery::version()),
+        Target::CoreVersions => Ok(discovery::core_versions(request.headers())),
+        Target::Groups => Ok(discovery::groups(request.headers())),
+        Target::Group => Ok(discovery::group()),
+        Target::Resources { is_core } => Ok(discovery::resources(is_core)),
+    }
+}
+
+async fn collection(
+    state: &Arc<State>,
+    resource: Resource,
+    namespace: Option<String>,
+    query: &Query,
+    request: Request,
+) -> Result<Response, Failure> {
+    let namespace = namespace.as_deref();
+    let headers = request.headers();
+    match (request.method(), resource) {
+        (&(Method::GET | Method::HEAD), Resource::Reports) => {
+            reports::reports(state, namespace, headers, query).await
+        }
+        (&(Method::GET | Method::HEAD), Resource::Manifests) => {
+            reports::manifests(state, headers, query).await
+        }
+        (&(Method::GET | Method::HEAD), Resource::Records(kind)) => {
+            if query.bool("watch")? {
+                watch::open(state, resource, kind, namespace, headers, query).await
+            } else {
+                read::list(state, resource, kind, namespace, headers, query).await
+            }
+        }
+        (&Method::POST, Resource::Records(kind)) if resource.is_writable() => {
+            if resource.is_namespaced() && namespace.is_none() {
+                return Err(Failure::method_not_allowed(
+                    "POST",
+                    &format!("create it in its namespace: .../namespaces/NS/{}", kind.plural()),
+                ));
+            }
+            let (parts, body) = request.into_parts();
+            write::create(state, kind, namespace, &parts.headers, query, body).await
+        }
+        (method, _) => Err(Failure::method_not_allowed(
+            method.as_str(),
+            &format!("of {} it allows {}", resource.plural(), resource.verbs().join(", ")),
+        )),
+    }
+}
+
+async fn one(
+    state: &Arc<State>,
+    item: &Item,
+    query: &Query,
+    request: Request,
+) -> Result<Response, Failure> {
+    use crate::api::Kind;
+    let Resource::Records(kind) = item.resource else {
+        return Err(Failure::no_such_path(request.uri().path()));
+    };
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    match (item.subresource.as_deref(), kind) {
+        (None, _) if is_read && query.bool("watch")? => Err(Failure::bad_request(
+            "one object is watched through its collection: \
+             ?watch=true&fieldSelector=metadata.name=NAME",
+        )),
+        (None, _) if is_read => read::get(state, item, kind, request.headers(), query).await,
+        (None, _) if item.resource.is_writable() => {
+            write::change(state, item, kind, query, request).await
+        }
+        (Some("status"), _) if is_read && discovery::has_status(item.resource) => {
+            read::get(state, item, kind, request.headers(), query).await
+        }
+        (Some("status"), _) if discovery::has_status(item.resource) => Err(Failure::forbidden(
+            "status is written by the daemon alone; write spec to say what you want",
+        )),
+        (Some("transcript"), Kind::Session) if is_read => {
+            transcript::transcript(state, item, query).await
+        }
+        (Some("logs"), Kind::Session) if is_read => transcript::logs(state, item, query).await,
+        (Some("response"), Kind::Turn) if is_read => {
+            response::response(state, item, request.headers()).await
+        }
+        (Some("transcript" | "logs"), Kind::Session) | (Some("response"), Kind::Turn) => {
+            Err(Failure::method_not_allowed(request.method().as_str(), "GET is"))
+        }
+        (None, _) => Err(Failure::method_not_allowed(
+            request.method().as_str(),
+            &format!("of {} it allows {}", kind.plural(), item.resource.verbs().join(", ")),
+        )),
+        (Some(_), _) => Err(Failure::no_such_path(request.uri().path())),
+    }
+}
+
+/// A JSON answer.
+fn json_response(code: StatusCode, body: &Value) -> Response {
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = code;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    never_stored(response)
+}
+
+fn ok(body: &Value) -> Response {
+    json_response(StatusCode::OK, body)
+}
+
+fn text_response(code: StatusCode, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = code;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    never_stored(response)
+}
+
+/// Marks a response as one that no cache may keep.
+fn never_stored(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// A bug ends its own request only. The panic's text is in the log, not in the answer.
+fn on_panic(panic: Box<dyn std::any::Any + Send + 'static>) -> Response {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("not a text");
+    tracing::error!(panic = text, "a request panicked");
+    Failure::internal("the daemon failed on this request; its log says more").into_response()
+}

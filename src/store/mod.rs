@@ -11,6 +11,10 @@
 //! Absent on purpose: queries. What must be found is a key, or a secondary key that is written in
 //! the same commit as what it indexes (see [`keys`]).
 
+pub mod memory;
+pub mod records;
+pub mod uids;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,6 +22,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::api::Uid;
+
+#[doc(hidden)]
+pub mod conformance;
+#[doc(hidden)]
+pub mod fault;
+pub mod journal;
+pub mod sqlite;
 
 /// The largest record value. Larger things are blobs.
 pub const RECORD_BYTES_MAX: usize = 256 * 1024;
@@ -232,6 +243,17 @@ pub trait Store: Send + Sync {
 
     /// Reopens the engine after an error that made it read-only.
     async fn reset(&self) -> Result<(), Error>;
+
+    /// Whether there is room for new work. `false`: the disk is full or nearly so; only what ends
+    /// or shrinks something should be written. Cheap; asking also makes an engine look again.
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    /// Why the engine is read-only until [`Store::reset`], if it is.
+    fn fault(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Which blob of an owner.
@@ -319,6 +341,9 @@ pub mod keys {
         format!("/{}/", kind.singular())
     }
 
+    /// The prefix of [`uid`].
+    pub const UIDS: &str = "/uid/";
+
     /// Finds a record's key by uid. The value is the record's key.
     #[must_use]
     pub fn uid(uid: &Uid) -> Key {
@@ -352,7 +377,19 @@ pub mod keys {
     /// A child session of a session. The value is the child's key.
     #[must_use]
     pub fn child_of(parent: &Uid, child: &Uid) -> Key {
-        Key::new(format!("/owner/{parent}/session/{child}"))
+        Key::new(format!("{}{child}", children_of(parent)))
+    }
+
+    /// The prefix of [`child_of`].
+    #[must_use]
+    pub fn children_of(parent: &Uid) -> String {
+        format!("/owner/{parent}/session/")
+    }
+
+    /// The turn that a session's idempotency key made. The value is the turn's key.
+    #[must_use]
+    pub fn idempotency(session: &Uid, key_sha256: &str) -> Key {
+        Key::new(format!("/idempotency/{session}/{key_sha256}"))
     }
 
     /// A session that the loop must look at after a start: everything but the sessions at rest.
@@ -399,6 +436,18 @@ pub mod keys {
     pub fn report(object: &Uid, sequence: u64) -> Key {
         Key::new(format!("/report/{object}/{sequence:012}"))
     }
+
+    /// The prefix of the reports of an object, oldest first.
+    #[must_use]
+    pub fn reports_of(object: &Uid) -> String {
+        format!("{REPORTS}{object}/")
+    }
+
+    /// The prefix of every report.
+    pub const REPORTS: &str = "/report/";
+
+    /// The prefix of [`manifest`].
+    pub const MANIFESTS: &str = "/manifest/";
 
     /// What a manifest file made of an object: the tombstone or the source mark.
     #[must_use]

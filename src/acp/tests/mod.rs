@@ -1,0 +1,11 @@
+//! Tests of the connection: the machine alone, and the service over pipes in paused time.
+
+mod bench;
+mod cancel;
+mod games;
+mod lines;
+mod permission;
+mod schema;
+mod service;
+mod session;
+mod settings;

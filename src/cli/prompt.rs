@@ -1,0 +1,249 @@
+//! `spawnlet prompt`: makes a turn, shows what the agent says, and ends as the turn does.
+//!
+//! The text of the answer goes to standard output, what the agent does to standard error. Ending
+//! this command does not end the turn: `spawnlet cancel` does.
+
+use std::io::{IsTerminal, Read};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::Context;
+use super::client::{Client, collection, item, with_query};
+use super::failure::Failure;
+use super::get::eprint_line;
+use super::observe::{Subject, until};
+use super::output::{Output, text};
+use crate::api::Kind;
+use crate::rest::{printable, resource::Resource};
+
+const SESSION: Resource = Resource::Records(Kind::Session);
+const TURN: Resource = Resource::Records(Kind::Turn);
+/// The largest prompt that the daemon takes.
+const PROMPT_BYTES_MAX: usize = 768 * 1024;
+
+/// Give a session a prompt and show the answer. The exit code tells how the turn ended.
+#[derive(Debug, Args)]
+#[command(after_help = "Exit codes: Completed 0, Failed 1, Cancelled 3, Expired 4, Discarded 65, \
+                        Interrupted 75.")]
+pub(super) struct Prompt {
+    /// SESSION [TEXT|-], or [TEXT|-] with --agent. Without TEXT, or with -, it is read from
+    /// standard input.
+    #[arg(value_name = "SESSION | TEXT", num_args = 0..=2)]
+    words: Vec<String>,
+    /// Make a new session of this agent.
+    #[arg(long, value_name = "AGENT")]
+    agent: Option<String>,
+    /// The new session's directory [default: the current one].
+    #[arg(long, value_name = "DIR", requires = "agent", conflicts_with = "workspace")]
+    cwd: Option<std::path::PathBuf>,
+    /// The new session's workspace.
+    #[arg(long, requires = "agent")]
+    workspace: Option<String>,
+    /// The model for this turn and on.
+    #[arg(long)]
+    model: Option<String>,
+    /// Show the answer and wait for the turn's end (the default).
+    #[arg(long, conflicts_with = "detach")]
+    wait: bool,
+    /// Do not wait; print the turn's name.
+    #[arg(long)]
+    detach: bool,
+    /// Print the turn in this form, at its end (--detach: as it was made), instead of the answer.
+    #[arg(short, long, value_enum)]
+    output: Option<Output>,
+}
+
+impl Prompt {
+    pub(super) async fn run(self, context: &mut Context<'_>) -> Result<ExitCode, Failure> {
+        let (session, words) = self.addressee()?;
+        let prompt = prompt_text(words)?;
+        let client = context.client()?;
+        let session = match session {
+            Some(session) => {
+                let path = item(SESSION, &context.namespace, session);
+                text(&client.get(&path).await?, "/metadata/name").to_owned()
+            }
+            None => self.new_session(&client, context).await?,
+        };
+        let mut spec = json!({"session": session, "prompt": prompt});
+        if let Some(model) = &self.model {
+            spec["model"] = json!(model);
+        }
+        let turns = collection(TURN, Some(&context.namespace));
+        let path = with_query(&turns, &[("fieldManager", "spawnlet-prompt")]);
+        let turn = client.post(&path, &json!({"spec": spec})).await?;
+        let name = text(&turn, "/metadata/name").to_owned();
+        if self.detach {
+            self.output.unwrap_or(Output::Name).write(&turn, TURN, context.out)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if self.output.is_none() {
+            show(&client, &session, &name, context).await?;
+        }
+        let turn = ended(&client, &context.namespace, &name).await?;
+        if let Some(output) = self.output {
+            output.write(&turn, TURN, context.out)?;
+        }
+        let code = exit_code(text(&turn, "/status/phase"));
+        if code != 0 {
+            eprint_line(&outcome(&name, &turn));
+        }
+        Ok(ExitCode::from(code))
+    }
+
+    /// The session, if one is named, and the words of the prompt.
+    fn addressee(&self) -> Result<(Option<&str>, Option<&str>), Failure> {
+        match (self.agent.is_some(), self.words.as_slice()) {
+            (true, []) => Ok((None, None)),
+            (true, [prompt]) => Ok((None, Some(prompt))),
+            (true, _) => Err(Failure::Usage(
+                "--agent makes a new session: leave the session's name out".to_owned(),
+            )),
+            (false, [session]) => Ok((Some(session), None)),
+            (false, [session, prompt]) => Ok((Some(session), Some(prompt))),
+            (false, _) => {
+                Err(Failure::Usage("whom? give a session, or --agent for a new one".to_owned()))
+            }
+        }
+    }
+
+    async fn new_session(&self, client: &Client, context: &Context<'_>) -> Result<String, Failure> {
+        let mut spec = json!({"agent": self.agent});
+        match (&self.workspace, &self.cwd) {
+            (Some(workspace), _) => spec["workspace"] = json!(workspace),
+            (None, directory) => {
+                let directory = directory.clone().unwrap_or_else(|| ".".into());
+                let absolute = std::path::absolute(&directory).map_err(|error| {
+                    Failure::Usage(format!("--cwd {}: {error}", directory.display()))
+                })?;
+                spec["cwd"] = json!(absolute);
+            }
+        }
+        let path = collection(SESSION, Some(&context.namespace));
+        let session = client.post(&path, &json!({"spec": spec})).await?;
+        let name = text(&session, "/metadata/name").to_owned();
+        eprint_line(&format!("session/{name} made"));
+        Ok(name)
+    }
+}
+
+fn prompt_text(words: Option<&str>) -> Result<String, Failure> {
+    match words {
+        Some(words) if words != "-" => return Ok(words.to_owned()),
+        None if std::io::stdin().is_terminal() => {
+            return Err(Failure::Usage(
+                "what? give the prompt as an argument or on standard input".to_owned(),
+            ));
+        }
+        Some(_) | None => {}
+    }
+    let mut prompt = String::new();
+    std::io::stdin()
+        .take(PROMPT_BYTES_MAX as u64 + 1)
+        .read_to_string(&mut prompt)
+        .map_err(|error| Failure::Data(format!("standard input cannot be read: {error}")))?;
+    if prompt.len() > PROMPT_BYTES_MAX {
+        return Err(Failure::Data(format!(
+            "the prompt is larger than the limit of {PROMPT_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(prompt)
+}
+
+/// Shows a turn's text as it comes, until the turn ends.
+async fn show(
+    client: &Client,
+    session: &str,
+    turn: &str,
+    context: &mut Context<'_>,
+) -> Result<(), Failure> {
+    let path = format!("{}/transcript", item(SESSION, &context.namespace, session));
+    let query = [("turn", turn), ("follow", "true"), ("format", "json")];
+    let mut entries = client.stream(&with_query(&path, &query), "*/*").await?;
+    let mut is_line_open = false;
+    while let Some(entry) = entries.json_line().await? {
+        match text(&entry, "/kind") {
+            "agent_message_chunk" => {
+                let said = text(&entry, "/text");
+                let shown = if context.is_terminal { printable(said) } else { said.to_owned() };
+                context.out.write_all(shown.as_bytes())?;
+                context.out.flush()?;
+                is_line_open =
+                    !shown.is_empty() && !shown.ends_with('\n') || shown.is_empty() && is_line_open;
+            }
+            "tool_call" => {
+                let title = printable(text(&entry, "/tool/title")).replace('\n', " ");
+                eprint_line(&format!("[tool] {title}"));
+            }
+            _ => {}
+        }
+    }
+    if is_line_open {
+        writeln!(context.out)?;
+    }
+    Ok(())
+}
+
+/// The turn, once it has ended.
+async fn ended(client: &Client, namespace: &str, name: &str) -> Result<Value, Failure> {
+    let subject = Subject { resource: TURN, namespace, name };
+    until(client, subject, None, |turn| match turn {
+        None => Err(Failure::Failed(format!("turn/{name} was deleted"))),
+        Some(turn) => {
+            let is_over = turn.pointer("/status/finishedAt").is_some_and(Value::is_string);
+            Ok(is_over.then(|| turn.clone()))
+        }
+    })
+    .await
+}
+
+/// The exit code that a turn's final phase stands for.
+fn exit_code(phase: &str) -> u8 {
+    match phase {
+        "Completed" => 0,
+        "Cancelled" => 3,
+        "Expired" => 4,
+        "Discarded" => 65,
+        "Interrupted" => 75,
+        _ => 1,
+    }
+}
+
+fn outcome(name: &str, turn: &Value) -> String {
+    let phase = text(turn, "/status/phase");
+    let why = [text(turn, "/status/code"), text(turn, "/status/message")]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .map(printable)
+        .collect::<Vec<_>>()
+        .join(": ");
+    let hint = match phase {
+        "Interrupted" => "\nhint: the daemon stopped in this turn; prompt the session again",
+        "Discarded" => "\nhint: the prompt was not given to the agent",
+        _ => "",
+    };
+    format!("turn/{name} ended: {phase}{}{why}{hint}", if why.is_empty() { "" } else { ": " })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_tells_how_the_turn_ended() {
+        for (phase, code) in [
+            ("Completed", 0),
+            ("Failed", 1),
+            ("Cancelled", 3),
+            ("Expired", 4),
+            ("Discarded", 65),
+            ("Interrupted", 75),
+        ] {
+            assert_eq!(exit_code(phase), code, "{phase}");
+        }
+        let turn = json!({"status": {"phase": "Failed", "code": "TURN_FAILED", "message": "no"}});
+        assert_eq!(outcome("t", &turn), "turn/t ended: Failed: TURN_FAILED: no");
+    }
+}

@@ -1,0 +1,29 @@
+//! `spawnlet response`.
+
+use clap::Args;
+
+use super::Context;
+use super::client::item;
+use super::failure::Failure;
+use crate::api::Kind;
+use crate::rest::resource::Resource;
+
+/// Write a turn's response to standard output, byte for byte.
+#[derive(Debug, Args)]
+pub(super) struct Response {
+    /// The turn's name or uid, or the response's id.
+    id: String,
+}
+
+impl Response {
+    pub(super) async fn run(self, context: &mut Context<'_>) -> Result<(), Failure> {
+        let client = context.client()?;
+        let turn = item(Resource::Records(Kind::Turn), &context.namespace, &self.id);
+        let mut reply = client.stream(&format!("{turn}/response"), "*/*").await?;
+        while let Some(chunk) = reply.chunk().await? {
+            context.out.write_all(&chunk)?;
+        }
+        context.out.flush()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,431 @@
+//! The steps of a plan, carried out: the only place with side effects.
+//!
+//! One function a step; none decides anything. Each may be run again: what a second run does is
+//! said at the step's variant in `plan`.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+
+use crate::acp::connection::{self, Open, Unattended, connect};
+use crate::acp::roots::Roots;
+use crate::api::agent::{McpServer, McpTransport};
+use crate::api::session::Scope;
+use crate::api::{Agent, Incarnation, Turn, Uid};
+use crate::plan::world::{
+    Acp, Call, Finding, Live, Prompt, Rung, SettingCall, Stage, StartFailure, Stop, StopCause,
+};
+use crate::plan::{Change, OpenAs, Step, World};
+use crate::store::records::{self, Txn};
+use crate::store::{self, BlobId, Stream};
+
+use super::live::Entry;
+use super::output;
+use super::process::{LaunchRequest, Launched};
+use super::pump::{Pump, State};
+use super::{Controller, ObjectKey};
+
+/// How far reading runs ahead of the pump. Small: a waiting event may hold a line of 10 MiB.
+const ACP_EVENTS_MAX: usize = 16;
+/// The largest prompt: `limits.promptBytes` bounds it at admission, this bounds the read.
+const PROMPT_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// Why a step failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    /// The records were not written.
+    #[error("{0}")]
+    Records(#[from] records::Error),
+    /// A blob or the store itself failed.
+    #[error("{0}")]
+    Store(#[from] store::Error),
+    /// Every slot is taken by now.
+    #[error("every turn slot of the daemon is taken")]
+    NoFreeSlot,
+    /// The process that the step is for is not in the daemon's hands any more.
+    #[error("the process is gone")]
+    ProcessGone,
+    /// The turn's uid is in the journal: it may have been sent, and is never sent again.
+    #[error("the turn's prompt may have been sent before; it is not sent again")]
+    InJournal,
+    /// The journal could not be written.
+    #[error("the journal could not be written: {0}")]
+    Journal(String),
+    /// The agent cannot take the call now.
+    #[error("the call could not be made: {0}")]
+    Refused(#[from] connection::Refused),
+    /// The prompt cannot be read as content blocks.
+    #[error("the prompt could not be read: {0}")]
+    Prompt(String),
+}
+
+impl Error {
+    /// Whether the world has just changed: look again at once, it is no failure.
+    pub(super) const fn is_stale_world(&self) -> bool {
+        matches!(
+            self,
+            Self::Records(records::Error::Store(store::Error::Conflict { .. }))
+                | Self::NoFreeSlot
+                | Self::ProcessGone
+                | Self::InJournal
+        )
+    }
+}
+
+impl Controller {
+    /// Carries out one step.
+    pub(super) async fn act(
+        &self,
+        key: &ObjectKey,
+        world: &World,
+        step: &Step,
+    ) -> Result<(), Error> {
+        let session = &world.session.metadata.uid;
+        match step {
+            Step::Record(change) => self.record(world, change).await,
+            Step::Launch { incarnation } => self.launch(key, world, *incarnation).await,
+            Step::OpenGate => {
+                let entry = self.entry(session)?;
+                entry.control.open_gate();
+                entry.view().stage = Stage::Running;
+                Ok(())
+            }
+            Step::Initialize => {
+                let entry = self.entry(session)?;
+                entry.view().acp.initialize = Call::InFlight;
+                Ok(entry.acp.initialize()?)
+            }
+            Step::Open(how) => self.open(world, how),
+            Step::Set { turn, setting, wanted } => {
+                let entry = self.entry(session)?;
+                entry.view().acp.setting = Some(Box::new(SettingCall {
+                    turn: turn.clone(),
+                    setting: setting.clone(),
+                    wanted: (**wanted).clone(),
+                }));
+                Ok(entry.acp.set(setting.clone())?)
+            }
+            Step::Submit { turn } => self.submit(world, turn).await,
+            Step::CancelPrompt { turn } => {
+                let entry = self.entry(session)?;
+                let now = self.clock.now().mono;
+                if let Some(prompt) = entry.view().prompt.as_mut().filter(|p| p.turn == *turn) {
+                    prompt.cancel_asked_at = Some(now);
+                }
+                Ok(entry.acp.cancel()?)
+            }
+            Step::Stop { rung, cause } => self.take_rung(session, *rung, cause),
+            Step::Forget => {
+                self.registry.forget(session);
+                // What waits for this very process to go is looked at again.
+                self.queue.add(key.clone(), crate::api::report::Trigger::Process);
+                Ok(())
+            }
+        }
+    }
+
+    fn entry(&self, session: &Uid) -> Result<Arc<Entry>, Error> {
+        self.registry.entry(session).ok_or(Error::ProcessGone)
+    }
+
+    async fn record(&self, world: &World, change: &Change) -> Result<(), Error> {
+        let parent = world.session.status.lineage.parent.as_ref();
+        let mut slots = self.slots.lock().await;
+        slots.refresh(self.records.store()).await?;
+        if change.take_slot.is_some() && !slots.has_free(parent, self.options.limits) {
+            return Err(Error::NoFreeSlot);
+        }
+        let holders = slots.change(change, parent);
+        let mut txn = transaction(world, change);
+        if let Some(holders) = &holders {
+            txn = slots.write(txn, holders);
+        }
+        if let Some(turn) = &change.take_slot {
+            // Before the commit: if its outcome stays unknown, the turn counts as taken here.
+            self.take(turn.clone());
+        }
+        if holders.is_none() {
+            drop(slots);
+            txn.commit(self.records.store().as_ref()).await?;
+        } else {
+            match txn.commit(self.records.store().as_ref()).await {
+                Ok(rev) => slots.written(holders.unwrap_or_default(), rev),
+                Err(error) => {
+                    slots.mark_stale();
+                    return Err(error.into());
+                }
+            }
+            drop(slots);
+        }
+        self.after_record(world, change).await;
+        Ok(())
+    }
+
+    /// What follows from a commit that happened: slots that became free are offered to those that
+    /// wait, ended turns leave the journal, and people are told.
+    async fn after_record(&self, world: &World, change: &Change) {
+        if !change.free_slots.is_empty() {
+            self.offer_slots(change.free_slots.len());
+        }
+        for turn in &change.turns {
+            if turn.status.phase.is_final() {
+                self.untake(&turn.metadata.uid);
+                if let Err(error) = self.journal.settle(&turn.metadata.uid).await {
+                    tracing::warn!(turn = %turn.metadata.uid, %error, "the journal could not be trimmed");
+                }
+            }
+        }
+        self.reporter.events_of(world, change, self.clock.now().time);
+    }
+
+    async fn launch(
+        &self,
+        key: &ObjectKey,
+        world: &World,
+        incarnation: Incarnation,
+    ) -> Result<(), Error> {
+        let session = &world.session;
+        let uid = &session.metadata.uid;
+        if self.registry.knows(uid, incarnation) {
+            return Ok(());
+        }
+        let (Finding::Found(agent), Finding::Found(scope)) = (&world.agent, &world.scope) else {
+            return Err(Error::ProcessGone);
+        };
+        let instance = crate::plan::instance(&world.daemon.store_id, uid.as_str(), incarnation.0);
+        let mut session = session.clone();
+        session.status.incarnation = incarnation;
+        let request =
+            LaunchRequest { session, agent: (**agent).clone(), scope: (**scope).clone(), instance };
+        match self.launcher.launch(request).await {
+            Ok(launched) => self.adopt(key, world, incarnation, agent, scope, launched),
+            Err(error) => {
+                let failure = StartFailure { reason: error.reason, message: error.message };
+                self.registry.not_started(uid.clone(), failure);
+            }
+        }
+        self.queue.add(key.clone(), crate::api::report::Trigger::Process);
+        Ok(())
+    }
+
+    /// Takes a started process into the daemon's hands.
+    fn adopt(
+        &self,
+        key: &ObjectKey,
+        world: &World,
+        incarnation: Incarnation,
+        agent: &Agent,
+        scope: &Scope,
+        launched: Launched,
+    ) {
+        let now = self.clock.now();
+        let spec = &world.session.spec;
+        let permissions =
+            spec.permissions.unwrap_or(agent.spec.permissions).min(agent.spec.permissions);
+        let mut roots = vec![std::path::PathBuf::from(&scope.cwd)];
+        roots.extend(scope.additional_directories.iter().map(Into::into));
+        let options = connection::Options {
+            permissions,
+            unattended: Unattended::Reject,
+            roots: Roots::new(roots),
+            category_map: agent.spec.category_map.clone(),
+            additional_directories: agent.spec.additional_directories,
+            clock: Arc::clone(&self.clock),
+        };
+        let (events, acp_events) = mpsc::channel(ACP_EVENTS_MAX);
+        let (handle, service) = connect(launched.stdin, launched.stdout, options, events);
+        let stderr = crate::runtime::stderr::Ring::default();
+        let view = Live {
+            incarnation,
+            stage: Stage::Gated { identity: launched.identity },
+            launched_at: now.mono,
+            acp: Acp::default(),
+            prompt: None,
+            stop: None,
+            last_activity: now.mono,
+            is_tool_running: false,
+            is_active_after_turn: false,
+            stderr_tail: String::new(),
+            noise_lines: 0,
+        };
+        let entry =
+            Arc::new(Entry::new(key.clone(), view, handle, launched.control, stderr.clone()));
+        self.registry.insert(world.session.metadata.uid.clone(), Arc::clone(&entry));
+        let pump = Pump {
+            key: key.clone(),
+            entry,
+            queue: Arc::clone(&self.queue),
+            blobs: Arc::clone(&self.blobs),
+            records: self.records.clone(),
+            clock: Arc::clone(&self.clock),
+            acp: acp_events,
+            process: launched.events,
+            state: State::default(),
+        };
+        self.spawn(async move {
+            let (_, _, drained) =
+                tokio::join!(service.run(), pump.run(), stderr.drain(launched.stderr));
+            if let Err(error) = drained {
+                tracing::debug!(%error, "standard error could not be read to its end");
+            }
+        });
+    }
+
+    fn open(&self, world: &World, how: &OpenAs) -> Result<(), Error> {
+        let session = &world.session;
+        let entry = self.entry(&session.metadata.uid)?;
+        let Finding::Found(agent) = &world.agent else { return Err(Error::ProcessGone) };
+        let Some(scope) = session.status.scope.as_ref() else { return Err(Error::ProcessGone) };
+        let takes_http = match &entry.view().acp.initialize {
+            Call::Done(initialized) => initialized.capabilities.mcp_http,
+            Call::NotMade | Call::InFlight | Call::Failed(_) => false,
+        };
+        let scope = connection::Scope {
+            cwd: scope.cwd.clone(),
+            additional_directories: scope.additional_directories.clone(),
+            mcp_servers: mcp_servers(
+                &session.spec.mcp_servers,
+                &agent.spec.mcp_servers,
+                takes_http,
+            ),
+        };
+        let open = match how.clone() {
+            OpenAs::New => Open::New(scope),
+            OpenAs::Resume(acp_session_id) => Open::Resume { acp_session_id, scope },
+            OpenAs::Load(acp_session_id) => Open::Load { acp_session_id, scope },
+        };
+        {
+            let mut view = entry.view();
+            view.acp.opened_as = Some(how.clone());
+            view.acp.open = Call::InFlight;
+        }
+        Ok(entry.acp.open(open)?)
+    }
+
+    async fn submit(&self, world: &World, turn: &Uid) -> Result<(), Error> {
+        let entry = self.entry(&world.session.metadata.uid)?;
+        let Some(open) = world.turns.iter().find(|open| open.record.metadata.uid == *turn) else {
+            return Err(Error::ProcessGone);
+        };
+        if self.journal.contains(turn) {
+            return Err(Error::InJournal);
+        }
+        let blocks = self.blocks(&open.record).await?;
+        self.journal.record(turn).await.map_err(|error| Error::Journal(error.to_string()))?;
+        let now = self.clock.now().mono;
+        {
+            let mut view = entry.view();
+            view.last_activity = now;
+            view.is_active_after_turn = false;
+            view.prompt = Some(Prompt {
+                turn: turn.clone(),
+                written_at: None,
+                cancel_asked_at: None,
+                end: None,
+                response_bytes: 0,
+                steps: 0,
+                persist_failure: None,
+            });
+        }
+        *entry.activity() =
+            crate::ports::LiveActivity { turn: Some(turn.clone()), ..Default::default() };
+        entry.begin_transcript(turn.clone());
+        Ok(entry.acp.prompt(turn.clone(), blocks)?)
+    }
+
+    /// A turn's prompt as a JSON list of content blocks.
+    async fn blocks(&self, turn: &Turn) -> Result<Box<RawValue>, Error> {
+        let fault = |error: serde_json::Error| Error::Prompt(error.to_string());
+        let text_block = |text: &str| serde_json::json!([{"type": "text", "text": text}]);
+        let spec = &turn.spec;
+        if let Some(text) = &spec.prompt {
+            return serde_json::value::to_raw_value(&text_block(text)).map_err(fault);
+        }
+        if let Some(blocks) = &spec.prompt_blocks {
+            return serde_json::value::to_raw_value(blocks).map_err(fault);
+        }
+        let Some(stored) = &spec.prompt_blob else {
+            return Err(Error::Prompt("the turn has none".to_owned()));
+        };
+        let blob = BlobId { owner: turn.metadata.uid.clone(), stream: Stream::Prompt };
+        let bytes =
+            output::read_whole(&self.blobs, &blob, stored.bytes.min(PROMPT_BYTES_MAX)).await?;
+        let text = String::from_utf8(bytes).map_err(|error| Error::Prompt(error.to_string()))?;
+        if stored.blocks {
+            RawValue::from_string(text).map_err(fault)
+        } else {
+            serde_json::value::to_raw_value(&text_block(&text)).map_err(fault)
+        }
+    }
+
+    fn take_rung(&self, session: &Uid, rung: Rung, cause: &StopCause) -> Result<(), Error> {
+        let entry = self.entry(session)?;
+        let now = self.clock.now().mono;
+        {
+            let mut view = entry.view();
+            let killed_before = view.stop.as_ref().filter(|stop| stop.rung == Rung::Kill);
+            let unconfirmed = killed_before.map_or(0, |stop| stop.unconfirmed.saturating_add(1));
+            view.stop = Some(Stop { rung, since: now, unconfirmed, cause: cause.clone() });
+            if rung == Rung::Cancel
+                && let Some(prompt) = &mut view.prompt
+            {
+                prompt.cancel_asked_at = Some(now);
+            }
+            if rung == Rung::Close {
+                view.acp.close = Call::InFlight;
+            }
+        }
+        // A connection that takes no call any more is climbed past by the ladder's own clock.
+        match rung {
+            Rung::Cancel => drop(entry.acp.cancel()),
+            Rung::Close => drop(entry.acp.close_session()),
+            Rung::Eof => entry.acp.close_stdin(),
+            Rung::Term => entry.control.terminate(),
+            Rung::Kill => entry.control.kill_tree(),
+        }
+        Ok(())
+    }
+}
+
+/// The commit of a change: every record by compare-and-swap on what the world holds.
+fn transaction(world: &World, change: &Change) -> Txn {
+    let mut txn = Txn::new();
+    if change.removes_session {
+        txn = txn.remove(&world.session);
+    } else if let Some(session) = &change.session {
+        txn = txn.update(&world.session, session);
+    } else {
+        // Turns are decided on what the session was: it must still be so.
+        txn = txn.unchanged(&world.session);
+    }
+    for turn in &change.turns {
+        let seen = world.turns.iter().find(|open| open.record.metadata.uid == turn.metadata.uid);
+        if let Some(seen) = seen {
+            txn = txn.update(&seen.record, turn);
+        }
+    }
+    for turn in &change.remove_turns {
+        let open = world.turns.iter().map(|open| &open.record);
+        let stored = world.below.iter().flat_map(|below| &below.turns);
+        let seen = open.chain(stored).find(|seen| seen.metadata.uid == turn.metadata.uid);
+        if let Some(seen) = seen {
+            txn = txn.remove(seen);
+        }
+    }
+    txn
+}
+
+/// The servers of a session: its own, then the agent's, by name; without those that the agent
+/// cannot reach.
+fn mcp_servers(session: &[McpServer], agent: &[McpServer], takes_http: bool) -> Vec<McpServer> {
+    let mut servers: Vec<McpServer> = Vec::new();
+    for server in session.iter().chain(agent) {
+        let is_taken = servers.iter().any(|other| other.name == server.name);
+        let is_reachable = server.transport == McpTransport::Stdio || takes_http;
+        if !is_taken && is_reachable {
+            servers.push(server.clone());
+        }
+    }
+    servers
+}

@@ -1,0 +1,184 @@
+//! From changes in the store to keys in the queue: the watch, the boot and the backstops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::api::report::Trigger;
+use crate::api::{Kind, Name, Namespace, TurnSpec};
+use crate::store::records::{self, decode};
+use crate::store::{Change, Key, Rev, Watch, keys};
+
+use super::{Controller, ObjectKey, RESYNC_EVERY};
+
+/// Pause before a lost watch is begun anew.
+const WATCH_AGAIN: Duration = Duration::from_millis(200);
+/// Deadlines looked up at a time.
+const DEADLINES_PAGE: usize = 256;
+
+/// Follows everything that a session's world is made of, until told to stop.
+pub(super) async fn follow(controller: Arc<Controller>, from: Rev, stop: CancellationToken) {
+    let kinds = [Kind::Session, Kind::Turn, Kind::Agent, Kind::Workspace];
+    let follows = kinds.map(|kind| follow_kind(&controller, kind, from));
+    tokio::select! {
+        _ = futures::future::join_all(follows) => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+async fn follow_kind(controller: &Controller, kind: Kind, from: Rev) {
+    let mut seen = from;
+    loop {
+        match controller.records.store().watch(&keys::kind_prefix(kind), seen).await {
+            Ok(watch) => {
+                if !follow_watch(controller, kind, watch, &mut seen).await {
+                    return;
+                }
+            }
+            Err(error) => tracing::warn!(%kind, %error, "a watch could not be begun"),
+        }
+        tokio::time::sleep(WATCH_AGAIN).await;
+        // What happened in between may be past the store's memory: look at everything instead.
+        match controller.records.store().head().await {
+            Ok(head) => seen = seen.max(head),
+            Err(error) => tracing::warn!(%error, "the store's revision could not be read"),
+        }
+        controller.resync().await;
+    }
+}
+
+/// Follows one watch to its end. `false`: the store was closed.
+async fn follow_watch(
+    controller: &Controller,
+    kind: Kind,
+    mut watch: Watch,
+    seen: &mut Rev,
+) -> bool {
+    loop {
+        match watch.next().await {
+            None => return false,
+            Some(Change::Put(record)) => {
+                *seen = record.rev;
+                controller.changed(kind, &record.key, &record.value).await;
+            }
+            Some(Change::Delete { key, last, rev }) => {
+                *seen = rev;
+                controller.changed(kind, &key, &last).await;
+            }
+            Some(Change::Bookmark(rev)) => *seen = rev,
+            Some(Change::Lost(why)) => {
+                tracing::warn!(%kind, why, "a watch was lost");
+                return true;
+            }
+            Some(Change::Compacted { .. } | Change::Regressed { .. }) => return true,
+        }
+    }
+}
+
+/// `/<kind>/<namespace>/<name>` as an object's key.
+fn object_key(key: &Key) -> Option<ObjectKey> {
+    let mut parts = key.as_str().splitn(4, '/').skip(2);
+    let (namespace, name) = (parts.next()?, parts.next()?);
+    Some(ObjectKey { namespace: Namespace::from(namespace), name: Name::from(name) })
+}
+
+impl Controller {
+    /// A record changed: whose world is it part of?
+    async fn changed(&self, kind: Kind, key: &Key, value: &[u8]) {
+        match kind {
+            Kind::Session => {
+                if let Some(key) = object_key(key) {
+                    self.queue.add(key, Trigger::Watch);
+                }
+            }
+            Kind::Turn => match decode::<TurnSpec>(key, value, Rev::default()) {
+                Ok(turn) => {
+                    let key =
+                        ObjectKey { namespace: turn.metadata.namespace, name: turn.spec.session };
+                    self.queue.add(key, Trigger::Watch);
+                }
+                Err(error) => tracing::error!(%key, %error, "a turn cannot be read"),
+            },
+            Kind::Agent | Kind::Workspace => {
+                let Some(object) = object_key(key) else { return };
+                let prefix = keys::waiting_for_prefix(kind, &object.namespace, &object.name);
+                match self.records.pointed_at(&prefix).await {
+                    Ok(waiting) => self.add_all(&waiting, Trigger::Watch),
+                    Err(error) => tracing::warn!(%error, "who waits for {key} could not be read"),
+                }
+            }
+            Kind::Event | Kind::Namespace => {}
+        }
+    }
+
+    fn add_all(&self, keys: &[Key], trigger: Trigger) {
+        for key in keys.iter().filter_map(object_key) {
+            self.queue.add(key, trigger);
+        }
+    }
+
+    /// Queues everything that is not at rest, and gives back the revision to follow from.
+    pub(super) async fn boot(&self) -> Result<Rev, records::Error> {
+        // First the revision, then the list: what changes in between comes twice, never not at all.
+        let rev = self.records.store().head().await?;
+        let awake = self.records.pointed_at(keys::AWAKE).await?;
+        self.add_all(&awake, Trigger::Boot);
+        let held: Vec<_> = self.slots.lock().await.turns().cloned().collect();
+        for turn in held {
+            if let Some(turn) = self.records.by_uid::<TurnSpec>(&turn).await? {
+                let key = ObjectKey { namespace: turn.metadata.namespace, name: turn.spec.session };
+                self.queue.add(key, Trigger::Boot);
+            }
+        }
+        self.schedule_deadlines().await?;
+        Ok(rev)
+    }
+
+    /// The backstop: everything that is not at rest is looked at, and the deadlines of the next
+    /// minutes are set.
+    pub(super) async fn resync(&self) {
+        match self.records.pointed_at(keys::AWAKE).await {
+            Ok(awake) => self.add_all(&awake, Trigger::Resync),
+            Err(error) => tracing::warn!(%error, "the resync could not read what is awake"),
+        }
+        if let Err(error) = self.schedule_deadlines().await {
+            tracing::warn!(%error, "the resync could not read the deadlines");
+        }
+        self.reporter.prune();
+    }
+
+    /// Sets a timer for every deadline until the resync after the next. Sessions at rest have no
+    /// other: they cost nothing until then.
+    async fn schedule_deadlines(&self) -> Result<(), records::Error> {
+        let now = self.clock.now().time;
+        let horizon = now.plus(RESYNC_EVERY * 2).as_millis();
+        let mut after: Option<Key> = None;
+        loop {
+            let store = self.records.store();
+            let (page, _) = store.list(keys::DEADLINES, after.as_ref(), DEADLINES_PAGE).await?;
+            for record in &page {
+                let at = record.key.as_str().strip_prefix(keys::DEADLINES).and_then(|rest| {
+                    rest.split('/').next().and_then(|millis| millis.parse::<i64>().ok())
+                });
+                let Some(at) = at.filter(|&at| at <= horizon) else { return Ok(()) };
+                let target = std::str::from_utf8(&record.value).ok().map(Key::new);
+                if let Some(key) = target.as_ref().and_then(object_key) {
+                    let wait = crate::api::Time::from_millis(at).since(now);
+                    self.queue.add_after(key, wait, Trigger::Timer);
+                }
+            }
+            match page.last() {
+                Some(last) if page.len() == DEADLINES_PAGE => after = Some(last.key.clone()),
+                Some(_) | None => return Ok(()),
+            }
+        }
+    }
+
+    /// The daemon stops: every session with a process is looked at now.
+    pub(super) fn look_at_all_processes(&self) {
+        for key in self.registry.keys() {
+            self.queue.add(key, Trigger::Process);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What the daemon has in its hands: one entry a session that has a process.
+//!
+//! The entry's view is what the planner sees of the process. The pump of the process writes it, the
+//! steps of a pass write it, everybody else reads. A lock is held for a field's time only, never
+//! across an await.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use crate::acp::connection::Handle;
+use crate::api::{Incarnation, Uid};
+use crate::plan::world::{Live, Process, StartFailure};
+use crate::ports::{self, LiveActivity};
+
+use super::ObjectKey;
+use super::process::Control;
+use crate::runtime::stderr::Ring;
+
+/// A process of a session, in this daemon's hands.
+pub(super) struct Entry {
+    /// Whose it is.
+    pub(super) key: ObjectKey,
+    /// What the planner sees.
+    view: Mutex<Live>,
+    /// The protocol side.
+    pub(super) acp: Handle,
+    /// The process side.
+    pub(super) control: Box<dyn Control>,
+    /// The last of what the agent wrote to standard error.
+    pub(super) stderr: Ring,
+    /// The running turn, for readers of the API.
+    activity: Mutex<LiveActivity>,
+    /// The durable length of the running turn's transcript.
+    transcript: Mutex<Option<(Uid, watch::Sender<u64>)>>,
+}
+
+impl Entry {
+    pub(super) fn new(
+        key: ObjectKey,
+        view: Live,
+        acp: Handle,
+        control: Box<dyn Control>,
+        stderr: Ring,
+    ) -> Self {
+        Self {
+            key,
+            view: Mutex::new(view),
+            acp,
+            control,
+            stderr,
+            activity: Mutex::new(LiveActivity::default()),
+            transcript: Mutex::new(None),
+        }
+    }
+
+    /// The view, to read or to write.
+    pub(super) fn view(&self) -> MutexGuard<'_, Live> {
+        // A panic while it is held leaves a whole value: fields are assigned one by one.
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The running turn's activity, to read or to write.
+    pub(super) fn activity(&self) -> MutexGuard<'_, LiveActivity> {
+        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A turn begins: readers can follow its transcript.
+    pub(super) fn begin_transcript(&self, turn: Uid) {
+        let (sender, _) = watch::channel(0);
+        *self.transcript.lock().unwrap_or_else(PoisonError::into_inner) = Some((turn, sender));
+    }
+
+    /// The running turn's transcript is durable up to `bytes`.
+    pub(super) fn transcript_grew(&self, turn: &Uid, bytes: u64) {
+        let transcript = self.transcript.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, sender)) = transcript.as_ref().filter(|(running, _)| running == turn) {
+            sender.send_replace(bytes);
+        }
+    }
+
+    /// The turn's transcript is complete: its followers are told by the sender's end.
+    pub(super) fn end_transcript(&self) {
+        *self.transcript.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn transcript_of(&self, turn: &Uid) -> Option<watch::Receiver<u64>> {
+        let transcript = self.transcript.lock().unwrap_or_else(PoisonError::into_inner);
+        transcript
+            .as_ref()
+            .filter(|(running, _)| running == turn)
+            .map(|(_, sender)| sender.subscribe())
+    }
+}
+
+enum Slot {
+    Live(Arc<Entry>),
+    NotStarted(StartFailure),
+}
+
+/// All processes, by their session's uid.
+#[derive(Default)]
+pub(super) struct Registry {
+    slots: Mutex<HashMap<Uid, Slot>>,
+    /// The last standard error of sessions whose process is gone.
+    last_stderr: Mutex<Vec<(Uid, Bytes)>>,
+}
+
+/// Standard errors kept of processes that are gone: the newest so many, 128 KiB each at most.
+const LAST_STDERR_MAX: usize = 64;
+
+impl Registry {
+    fn slots(&self) -> MutexGuard<'_, HashMap<Uid, Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The process of a session.
+    pub(super) fn entry(&self, session: &Uid) -> Option<Arc<Entry>> {
+        match self.slots().get(session) {
+            Some(Slot::Live(entry)) => Some(Arc::clone(entry)),
+            Some(Slot::NotStarted(_)) | None => None,
+        }
+    }
+
+    /// What the planner sees of a session's process. A session that this daemon knows nothing of
+    /// has none: leftovers of other daemons were removed before the loop began.
+    pub(super) fn process(&self, session: &Uid) -> Process {
+        match self.slots().get(session) {
+            Some(Slot::Live(entry)) => Process::Live(Box::new(entry.view().clone())),
+            Some(Slot::NotStarted(failure)) => Process::NotStarted { failure: failure.clone() },
+            None => Process::Absent,
+        }
+    }
+
+    /// Whether this run was already started, or tried.
+    pub(super) fn knows(&self, session: &Uid, incarnation: Incarnation) -> bool {
+        match self.slots().get(session) {
+            Some(Slot::Live(entry)) => entry.view().incarnation >= incarnation,
+            Some(Slot::NotStarted(_)) => true,
+            None => false,
+        }
+    }
+
+    pub(super) fn insert(&self, session: Uid, entry: Arc<Entry>) {
+        self.slots().insert(session, Slot::Live(entry));
+    }
+
+    pub(super) fn not_started(&self, session: Uid, failure: StartFailure) {
+        self.slots().insert(session, Slot::NotStarted(failure));
+    }
+
+    /// Lets go of a session's process, which is gone.
+    pub(super) fn forget(&self, session: &Uid) {
+        let removed = self.slots().remove(session);
+        let Some(Slot::Live(entry)) = removed else { return };
+        let mut kept = self.last_stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|(uid, _)| uid != session);
+        if kept.len() >= LAST_STDERR_MAX {
+            kept.remove(0);
+        }
+        kept.push((session.clone(), entry.stderr.bytes()));
+    }
+
+    /// How many sessions have a process.
+    pub(super) fn len(&self) -> usize {
+        self.slots().len()
+    }
+
+    /// The keys of all sessions that have a process.
+    pub(super) fn keys(&self) -> Vec<ObjectKey> {
+        let slots = self.slots();
+        let key = |slot: &Slot| match slot {
+            Slot::Live(entry) => Some(entry.key.clone()),
+            Slot::NotStarted(_) => None,
+        };
+        slots.values().filter_map(key).collect()
+    }
+
+    /// The uids of all sessions that have a process, for the sweep of orphans.
+    pub(super) fn sessions(&self) -> Vec<Uid> {
+        self.slots().keys().cloned().collect()
+    }
+}
+
+impl ports::Live for Registry {
+    fn activity(&self, session: &Uid) -> Option<LiveActivity> {
+        self.entry(session).map(|entry| entry.activity().clone())
+    }
+
+    fn stderr(&self, session: &Uid) -> Option<Bytes> {
+        if let Some(entry) = self.entry(session) {
+            return Some(entry.stderr.bytes());
+        }
+        let kept = self.last_stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().find(|(uid, _)| uid == session).map(|(_, bytes)| bytes.clone())
+    }
+
+    fn transcript(&self, turn: &Uid) -> Option<watch::Receiver<u64>> {
+        let entries: Vec<_> = self
+            .slots()
+            .values()
+            .filter_map(|slot| match slot {
+                Slot::Live(entry) => Some(Arc::clone(entry)),
+                Slot::NotStarted(_) => None,
+            })
+            .collect();
+        entries.iter().find_map(|entry| entry.transcript_of(turn))
+    }
+}

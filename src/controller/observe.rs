@@ -1,0 +1,202 @@
+//! From a key to a [`World`]: everything that one pass may know, read once.
+//!
+//! Reads only; costs what the session has open, not what it ever had.
+
+use crate::api::agent::AgentSpec;
+use crate::api::session::Scope;
+use crate::api::turn::TurnPhase;
+use crate::api::workspace::WorkspaceSpec;
+use crate::api::{Agent, Name, Namespace, Session, SessionSpec, Turn};
+use crate::plan::World;
+use crate::plan::world::{
+    Below, Call, Daemon, Finding, Live, Missing, OpenTurn, Owner, Process, Stage,
+};
+use crate::store::records;
+use crate::store::{BlobId, Stream};
+
+use super::{Controller, ObjectKey, output};
+
+/// How much of standard error goes into a message.
+const STDERR_TAIL_BYTES: usize = 600;
+const STDERR_TAIL_LINES: usize = 5;
+
+impl Controller {
+    /// The world of a session; `None` if there is no such session any more.
+    pub(super) async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, records::Error> {
+        let Some(session) = self.records.get::<SessionSpec>(&key.namespace, &key.name).await?
+        else {
+            return Ok(None);
+        };
+        let uid = session.metadata.uid.clone();
+        let mut process = self.registry.process(&uid);
+        if let Process::Live(live) = &mut process
+            && wants_stderr(live)
+            && let Some(entry) = self.registry.entry(&uid)
+        {
+            live.stderr_tail = entry.stderr.last_lines(STDERR_TAIL_LINES, STDERR_TAIL_BYTES);
+        }
+        let records = self.records.open_turns(&uid).await?;
+        let mut turns = Vec::with_capacity(records.len());
+        for record in records {
+            turns.push(self.open_turn(record).await?);
+        }
+        let below = match session.status.finished_at {
+            Some(_) => Some(Below {
+                turns: self.records.turns_of(&uid).await?,
+                children: u32::try_from(self.records.children_of(&uid).await?.len())
+                    .unwrap_or(u32::MAX),
+            }),
+            None => None,
+        };
+        let needs_start = !is_ready(&process);
+        let agent = self.find_agent(&session, needs_start).await?;
+        let scope = self.find_scope(&session, needs_start && !turns.is_empty()).await?;
+        let parent = session.status.lineage.parent.as_ref();
+        let has_free_slot = self.slots.lock().await.has_free(parent, self.options.limits);
+        Ok(Some(World {
+            turns,
+            below,
+            owner: Owner::None,
+            agent,
+            scope,
+            process,
+            has_free_slot,
+            daemon: Daemon {
+                store_id: self.options.store_id.clone(),
+                boot_id: self.options.boot_id.clone(),
+                is_stopping: self.is_stopping(),
+                stopped_cleanly: self.options.stopped_cleanly,
+            },
+            session,
+        }))
+    }
+
+    async fn open_turn(&self, record: Turn) -> Result<OpenTurn, records::Error> {
+        let uid = &record.metadata.uid;
+        let is_taken_here = self.is_taken(uid);
+        let is_in_journal = self.journal.contains(uid);
+        let wants_kinds = record.status.phase == TurnPhase::Starting;
+        let block_kinds = if wants_kinds { self.block_kinds(&record).await? } else { Vec::new() };
+        Ok(OpenTurn { record, is_taken_here, is_in_journal, block_kinds })
+    }
+
+    async fn block_kinds(&self, turn: &Turn) -> Result<Vec<String>, records::Error> {
+        let spec = &turn.spec;
+        let stored;
+        let blocks = match (&spec.prompt_blocks, &spec.prompt_blob) {
+            (Some(blocks), _) => blocks,
+            (None, Some(blob)) if blob.blocks => {
+                let id = BlobId { owner: turn.metadata.uid.clone(), stream: Stream::Prompt };
+                let bytes = output::read_whole(&self.blobs, &id, blob.bytes).await?;
+                stored =
+                    serde_json::from_slice::<Vec<serde_json::Value>>(&bytes).unwrap_or_default();
+                &stored
+            }
+            (None, _) => return Ok(vec!["text".to_owned()]),
+        };
+        let kind = |block: &serde_json::Value| block.get("type")?.as_str().map(str::to_owned);
+        let mut kinds: Vec<_> = blocks
+            .iter()
+            .map(|block| kind(block).unwrap_or_else(|| "untyped".to_owned()))
+            .collect();
+        kinds.dedup();
+        Ok(kinds)
+    }
+
+    async fn find_agent(
+        &self,
+        session: &Session,
+        needs_start: bool,
+    ) -> Result<Finding<Agent>, records::Error> {
+        let name = &session.spec.agent;
+        let found =
+            self.records.get::<AgentSpec>(&Namespace::default(), &Name::new(name.clone())).await?;
+        let missing = |reason, message| Ok(Finding::Missing(Missing { reason, message }));
+        let Some(agent) = found else {
+            let message =
+                format!("there is no Agent {name:?}; apply one, or name another in spec.agent");
+            return missing("AgentNotFound", message);
+        };
+        if needs_start && !agent.spec.enabled {
+            return missing("AgentDisabled", format!("Agent {name:?} has enabled: false"));
+        }
+        if needs_start && let Err(error) = self.launcher.find_agent(&agent) {
+            return missing("AgentNotInstalled", error.message);
+        }
+        Ok(Finding::Found(Box::new(agent)))
+    }
+
+    /// The pinned directories, looked at again before each start; else those that the spec names.
+    async fn find_scope(
+        &self,
+        session: &Session,
+        needs_look: bool,
+    ) -> Result<Finding<Scope>, records::Error> {
+        let spec = &session.spec;
+        if let Some(pinned) = &session.status.scope {
+            if !needs_look {
+                return Ok(Finding::Found(Box::new(pinned.clone())));
+            }
+            let label = pinned.label.clone();
+            return Ok(self.launcher.find_scope(
+                &pinned.cwd,
+                &pinned.additional_directories,
+                label,
+            ));
+        }
+        if let Some(cwd) = &spec.cwd {
+            return Ok(self.launcher.find_scope(cwd, &spec.additional_directories, cwd.clone()));
+        }
+        let missing = |reason, message| Ok(Finding::Missing(Missing { reason, message }));
+        let Some(name) = &spec.workspace else {
+            return missing("NoDirectory", "neither spec.workspace nor spec.cwd is set".to_owned());
+        };
+        let workspace = self
+            .records
+            .get::<WorkspaceSpec>(&session.metadata.namespace, &Name::new(name.clone()))
+            .await?;
+        let Some(workspace) = workspace else {
+            let namespace = &session.metadata.namespace;
+            let message =
+                format!("there is no Workspace {name:?} in namespace {namespace:?}; apply one");
+            return missing("WorkspaceNotFound", message);
+        };
+        let folders = &workspace.spec.folders;
+        let (main, others) = match &spec.folder {
+            None => match folders.split_first() {
+                Some((main, others)) => (main, others),
+                None => {
+                    return missing("WorkspaceEmpty", format!("Workspace {name:?} has no folder"));
+                }
+            },
+            Some(id) => match folders.iter().find(|folder| folder.id == *id) {
+                Some(folder) => (folder, &folders[..0]),
+                None => {
+                    let message = format!("Workspace {name:?} has no folder with id {id:?}");
+                    return missing("FolderNotFound", message);
+                }
+            },
+        };
+        let mut additional: Vec<String> = others.iter().map(|folder| folder.path.clone()).collect();
+        additional.extend(spec.additional_directories.iter().cloned());
+        let label = match &spec.folder {
+            Some(id) => format!("{name}/{id}"),
+            None => name.clone(),
+        };
+        Ok(self.launcher.find_scope(&main.path, &additional, label))
+    }
+}
+
+/// Whether a process is there that needs no start.
+fn is_ready(process: &Process) -> bool {
+    match process {
+        Process::Live(live) => !matches!(live.stage, Stage::Empty { .. }),
+        Process::Absent | Process::NotStarted { .. } | Process::Unproven => false,
+    }
+}
+
+/// Whether a plan may have to tell what the agent said last: not while all is well.
+fn wants_stderr(live: &Live) -> bool {
+    let is_open = matches!(live.acp.open, Call::Done(_));
+    !(is_open && live.stage == Stage::Running && live.stop.is_none())
+}

@@ -1,0 +1,416 @@
+//! The pump of one process: it takes what connection and process tell, in order, and turns it into
+//! the view that the planner sees and into durable output.
+//!
+//! It decides nothing. What matters to a decision pokes the session's key; what is only traffic
+//! does not, so that ten thousand updates make no pass.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::acp::event::{self, Event, FailureKind, Update, UpdateKind};
+use crate::api::report::Trigger;
+use crate::api::turn::Activity;
+use crate::api::{TurnSpec, Uid};
+use crate::clock::{Mono, SharedClock};
+use crate::plan::world::{
+    Call, CallFailure, CallFailureKind, Fault, Initialized, Opened, Prompt, PromptEnd, Stage,
+    StopReason,
+};
+use crate::store::SharedBlobs;
+use crate::store::records::Records;
+
+use super::live::Entry;
+use super::output::{FLUSH_AFTER, FLUSH_BYTES, Output};
+use super::process::{Events, ProcessEvent};
+use super::{ObjectKey, Queue};
+
+/// Activities that are shown of a running turn.
+const RECENT_MAX: usize = 3;
+/// How much of a tool call's title is shown.
+const TITLE_CHARS_MAX: usize = 120;
+/// Tool calls watched at once: an agent that opens more is not helped to live longer.
+const TOOL_CALLS_MAX: usize = 1024;
+
+/// The pump of one process.
+pub(super) struct Pump {
+    pub(super) key: ObjectKey,
+    pub(super) entry: Arc<Entry>,
+    pub(super) queue: Arc<Queue>,
+    pub(super) blobs: SharedBlobs,
+    pub(super) records: Records,
+    pub(super) clock: SharedClock,
+    pub(super) acp: mpsc::Receiver<Event>,
+    pub(super) process: Box<dyn Events>,
+    pub(super) state: State,
+}
+
+/// What the pump remembers between two events.
+#[derive(Default)]
+pub(super) struct State {
+    output: Option<Output>,
+    /// Since when the oldest of what is gathered waits.
+    pending_since: Option<Mono>,
+    is_cancel_written: bool,
+    open_tools: HashSet<String>,
+    exit: Option<String>,
+    is_tree_empty: bool,
+    is_eof: bool,
+    process_is_over: bool,
+}
+
+impl Pump {
+    /// Runs until no process of the tree is left and everything it wrote was taken.
+    pub(super) async fn run(mut self) {
+        while !(self.state.is_tree_empty && self.state.is_eof) {
+            let (has_pending, left) = self.until_flush();
+            // Both receivers lose nothing when the other branch wins; the flush follows outside.
+            tokio::select! {
+                biased;
+                event = self.process.next(), if !self.state.process_is_over => {
+                    self.on_process(event);
+                }
+                event = self.acp.recv(), if !self.state.is_eof => match event {
+                    Some(event) => self.on_event(event).await,
+                    None => self.at_eof(),
+                },
+                () = tokio::time::sleep(left), if has_pending => self.flush().await,
+            }
+            let is_full =
+                self.state.output.as_ref().is_some_and(|out| out.pending_bytes() >= FLUSH_BYTES);
+            if is_full {
+                self.flush().await;
+            }
+        }
+        self.flush().await;
+        self.entry.end_transcript();
+        let status = self.state.exit.clone().unwrap_or_else(|| "unknown".to_owned());
+        self.entry.view().stage = Stage::Empty { status };
+        self.poke();
+    }
+
+    /// Whether anything is gathered, and how long it may still wait.
+    fn until_flush(&mut self) -> (bool, Duration) {
+        let has_pending = self.state.output.as_ref().is_some_and(|out| out.pending_bytes() > 0);
+        if !has_pending {
+            self.state.pending_since = None;
+            return (false, FLUSH_AFTER);
+        }
+        let now = self.clock.now().mono;
+        let since = *self.state.pending_since.get_or_insert(now);
+        (true, FLUSH_AFTER.saturating_sub(now.since(since)))
+    }
+
+    fn poke(&self) {
+        self.queue.add(self.key.clone(), Trigger::Process);
+    }
+
+    fn on_process(&mut self, event: Option<ProcessEvent>) {
+        match event {
+            Some(ProcessEvent::Started { .. }) => return,
+            Some(ProcessEvent::ExecFailed { message }) => {
+                self.state.exit = Some(format!("the program could not be executed: {message}"));
+            }
+            Some(ProcessEvent::Exited { status }) => {
+                self.state.exit = Some(status.clone());
+                let at = self.clock.now().mono;
+                let mut view = self.entry.view();
+                if view.stage != Stage::Unprovable {
+                    view.stage = Stage::Exited { status, at };
+                }
+            }
+            Some(ProcessEvent::TreeEmpty) => self.state.is_tree_empty = true,
+            Some(ProcessEvent::ShimGone) => self.entry.view().stage = Stage::Unprovable,
+            None => {
+                self.state.process_is_over = true;
+                if !self.state.is_tree_empty {
+                    self.entry.view().stage = Stage::Unprovable;
+                }
+            }
+        }
+        self.poke();
+    }
+
+    fn at_eof(&mut self) {
+        self.state.is_eof = true;
+        self.entry.view().acp.is_eof = true;
+        self.poke();
+    }
+
+    async fn on_event(&mut self, event: Event) {
+        let now = self.clock.now();
+        // Only what is of the protocol re-arms the inactivity clock.
+        match &event {
+            Event::Noise { .. } | Event::Fault(_) | Event::Eof => {}
+            Event::PromptWritten { .. } | Event::CancelWritten { .. } => {}
+            _ => {
+                self.entry.view().last_activity = now.mono;
+                self.entry.activity().last_activity_at = Some(now.time);
+            }
+        }
+        match event {
+            Event::Update(update) => self.on_update(&update).await,
+            Event::PromptWritten { turn } => {
+                self.begin(&turn);
+                self.with_prompt(&turn, |prompt| prompt.written_at = Some(now.mono));
+                self.poke();
+            }
+            Event::CancelWritten { .. } => self.state.is_cancel_written = true,
+            Event::PromptEnded { turn, outcome } => self.on_prompt_ended(&turn, outcome).await,
+            Event::PermissionAsked(asked) => {
+                if let Some(output) = &mut self.state.output {
+                    let shown = serde_json::json!({
+                        "tool": asked.tool.title,
+                        "option": asked.option,
+                    });
+                    output.line(now.time, "permission", &shown.to_string(), false);
+                }
+                self.note_activity("permission", asked.tool.title.as_deref());
+            }
+            Event::Noise { count, .. } => {
+                let mut view = self.entry.view();
+                let is_first = view.noise_lines == 0;
+                view.noise_lines = count;
+                drop(view);
+                if is_first {
+                    self.poke();
+                }
+            }
+            Event::Traffic { .. } => {}
+            Event::Eof => self.at_eof(),
+            other => self.on_answer(other),
+        }
+    }
+
+    /// Answers to our own requests, and what breaks the connection.
+    fn on_answer(&mut self, event: Event) {
+        let mut view = self.entry.view();
+        match event {
+            Event::Initialized(outcome) => {
+                view.acp.initialize = match outcome {
+                    Ok(found) => Call::Done(Initialized {
+                        protocol_version: found.protocol_version,
+                        capabilities: found.capabilities,
+                        auth_methods: found
+                            .auth_methods
+                            .into_iter()
+                            .map(|method| method.id)
+                            .collect(),
+                    }),
+                    Err(failure) => Call::Failed(call_failure(failure)),
+                };
+            }
+            Event::Opened(outcome) => {
+                view.acp.open = match outcome {
+                    Ok(opened) => {
+                        view.acp.options = opened.options;
+                        Call::Done(Opened { acp_session_id: opened.acp_session_id })
+                    }
+                    Err(failure) => Call::Failed(call_failure(failure)),
+                };
+            }
+            Event::Configured { outcome, .. } => {
+                let before = view.acp.options.clone();
+                if let Some(call) = view.acp.setting.take() {
+                    let mut done = match view.acp.tried.take() {
+                        Some((turn, done)) if turn == call.turn => done,
+                        Some(_) | None => crate::options::settings::Done::default(),
+                    };
+                    let told = outcome.as_ref().map_err(|failure| failure.message.as_str());
+                    done.record(&call.wanted, &before, &call.setting, told);
+                    view.acp.tried = Some((call.turn, done));
+                }
+                if let Ok(options) = outcome {
+                    view.acp.options = options;
+                }
+            }
+            Event::OptionsChanged(options) => {
+                view.acp.options = options;
+                return;
+            }
+            Event::SessionClosed => view.acp.close = Call::Done(()),
+            Event::Fault(event::Fault::FrameTooLarge { .. }) => {
+                view.acp.fault = Some(Fault::FrameTooLarge);
+            }
+            Event::Fault(event::Fault::ProtocolFailure { .. }) => {
+                view.acp.fault = Some(Fault::ProtocolFailure);
+            }
+            Event::Fault(event::Fault::Read { .. } | event::Fault::Write { .. }) => {
+                view.acp.is_eof = true;
+            }
+            _ => return,
+        }
+        drop(view);
+        self.poke();
+    }
+
+    /// A turn's output begins with the first thing that is heard of it.
+    fn begin(&mut self, turn: &Uid) -> &mut Output {
+        let is_new = self.state.output.as_ref().is_none_or(|output| output.turn != *turn);
+        if is_new {
+            self.state.is_cancel_written = false;
+            self.state.open_tools.clear();
+            self.state.output = None;
+        }
+        self.state.output.get_or_insert_with(|| Output::new(turn.clone()))
+    }
+
+    /// Changes what the view says of the turn's prompt, if it still shows that one.
+    fn with_prompt(&self, turn: &Uid, change: impl FnOnce(&mut Prompt)) {
+        let mut view = self.entry.view();
+        if let Some(prompt) = view.prompt.as_mut().filter(|prompt| prompt.turn == *turn) {
+            change(prompt);
+        }
+    }
+
+    async fn on_update(&mut self, update: &Update) {
+        let now = self.clock.now();
+        if update.replay {
+            return;
+        }
+        self.note_tools(update);
+        if is_progress(&update.kind) {
+            self.entry.activity().last_progress_at = Some(now.time);
+            let title = update.tool.as_ref().and_then(|tool| tool.title.as_deref());
+            self.note_activity(activity_name(&update.kind), title);
+        }
+        if let Some(turn) = &update.turn {
+            let output = self.begin(&turn.clone());
+            output.take(update, now.time);
+            let steps = output.steps;
+            self.with_prompt(turn, |prompt| prompt.steps = steps);
+        } else if update.late {
+            if is_progress(&update.kind) {
+                self.entry.view().is_active_after_turn = true;
+            }
+            self.keep_late(update).await;
+        }
+    }
+
+    /// What comes after a turn's end goes to its transcript, marked, if the turn is still there:
+    /// a late event brings nothing back that was deleted.
+    async fn keep_late(&mut self, update: &Update) {
+        let Some(output) = &mut self.state.output else { return };
+        match self.records.by_uid::<TurnSpec>(&output.turn).await {
+            Ok(Some(_)) => output.take(update, self.clock.now().time),
+            Ok(None) | Err(_) => self.state.output = None,
+        }
+    }
+
+    fn note_tools(&mut self, update: &Update) {
+        let Some(tool) = &update.tool else { return };
+        let is_over = matches!(tool.status.as_deref(), Some("completed" | "failed"));
+        if is_over {
+            self.state.open_tools.remove(&tool.id);
+        } else if self.state.open_tools.len() < TOOL_CALLS_MAX {
+            self.state.open_tools.insert(tool.id.clone());
+        }
+        self.entry.view().is_tool_running = !self.state.open_tools.is_empty();
+    }
+
+    fn note_activity(&self, kind: &str, message: Option<&str>) {
+        let at = self.clock.now().time;
+        let message = message.map(|text| text.chars().take(TITLE_CHARS_MAX).collect::<String>());
+        let mut activity = self.entry.activity();
+        let mut recent: VecDeque<_> = std::mem::take(&mut activity.recent).into();
+        match recent.back_mut().filter(|last| last.kind == kind && last.message == message) {
+            Some(last) => last.at = at,
+            None => recent.push_back(Activity { kind: kind.to_owned(), at, message }),
+        }
+        while recent.len() > RECENT_MAX {
+            recent.pop_front();
+        }
+        activity.recent = recent.into();
+    }
+
+    /// The answer to a prompt is shown to the planner only once everything before it is durable.
+    async fn on_prompt_ended(
+        &mut self,
+        turn: &Uid,
+        outcome: Result<event::PromptEnd, event::Failure>,
+    ) {
+        self.begin(turn);
+        let is_after_cancel = self.state.is_cancel_written;
+        self.flush().await;
+        self.entry.end_transcript();
+        self.state.open_tools.clear();
+        let (answer, usage) = match outcome {
+            Ok(end) => (Ok(stop_reason(&end)), end.usage),
+            Err(failure) => (Err(call_failure(failure)), None),
+        };
+        self.entry.view().is_tool_running = false;
+        let end = PromptEnd { answer, is_after_cancel, usage };
+        self.with_prompt(turn, |prompt| prompt.end = Some(end));
+        self.poke();
+    }
+
+    async fn flush(&mut self) {
+        let Some(output) = &mut self.state.output else { return };
+        if output.pending_bytes() == 0 {
+            return;
+        }
+        self.state.pending_since = None;
+        let outcome = output.flush(&self.blobs).await;
+        let turn = output.turn.clone();
+        let (transcript, response) = output.durable();
+        match outcome {
+            Ok(()) => {
+                self.entry.transcript_grew(&turn, transcript);
+                self.with_prompt(&turn, |prompt| prompt.response_bytes = response);
+            }
+            Err(error) => {
+                tracing::error!(%turn, %error, "a turn's output could not be stored");
+                let message = error.to_string();
+                self.with_prompt(&turn, |prompt| prompt.persist_failure = Some(message));
+                self.poke();
+            }
+        }
+    }
+}
+
+const fn is_progress(kind: &UpdateKind) -> bool {
+    matches!(
+        kind,
+        UpdateKind::AgentMessageChunk
+            | UpdateKind::AgentThoughtChunk
+            | UpdateKind::ToolCall
+            | UpdateKind::ToolCallUpdate
+            | UpdateKind::Plan
+    )
+}
+
+const fn activity_name(kind: &UpdateKind) -> &'static str {
+    match kind {
+        UpdateKind::AgentMessageChunk => "message",
+        UpdateKind::AgentThoughtChunk => "thought",
+        UpdateKind::ToolCall | UpdateKind::ToolCallUpdate => "tool",
+        UpdateKind::Plan => "plan",
+        _ => "update",
+    }
+}
+
+fn call_failure(failure: event::Failure) -> CallFailure {
+    let kind = match failure.kind {
+        FailureKind::AuthRequired => CallFailureKind::AuthRequired,
+        FailureKind::SessionLost => CallFailureKind::SessionLost,
+        FailureKind::MethodNotFound => CallFailureKind::MethodNotFound,
+        FailureKind::ProtocolVersion
+        | FailureKind::Malformed
+        | FailureKind::NotSent
+        | FailureKind::Other => CallFailureKind::Other,
+    };
+    CallFailure { kind, code: failure.code, message: failure.message }
+}
+
+fn stop_reason(end: &event::PromptEnd) -> StopReason {
+    match end.reason {
+        event::StopReason::EndTurn => StopReason::EndTurn,
+        event::StopReason::MaxTokens => StopReason::MaxTokens,
+        event::StopReason::MaxTurnRequests => StopReason::MaxTurnRequests,
+        event::StopReason::Refusal => StopReason::Refusal,
+        event::StopReason::Cancelled => StopReason::Cancelled,
+        event::StopReason::Unknown => StopReason::Unknown(end.stop_reason.clone()),
+    }
+}

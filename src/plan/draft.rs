@@ -1,0 +1,176 @@
+//! A plan in the making: the records as they shall stand, the effects, and what is waited for.
+
+use std::time::Duration;
+
+use crate::api::session::SessionEnd;
+use crate::api::turn::{Delivery, TurnPhase};
+use crate::api::{Session, Time, Turn, TurnStatus};
+use crate::clock::Now;
+
+use super::world::World;
+use super::{Change, Plan, Requeue, Step, status};
+
+/// What the stages of a pass hand on to each other.
+pub(super) struct Draft<'w> {
+    /// What was seen.
+    pub(super) world: &'w World,
+    /// When.
+    pub(super) now: Now,
+    /// The session as it shall stand.
+    pub(super) session: Session,
+    /// The open turns as they shall stand, in the world's order.
+    pub(super) turns: Vec<Turn>,
+    /// Everything else that is recorded.
+    pub(super) change: Change,
+    effects: Vec<Step>,
+    wake: Option<Duration>,
+    why: String,
+}
+
+impl<'w> Draft<'w> {
+    pub(super) fn new(world: &'w World, now: Now) -> Self {
+        Self {
+            world,
+            now,
+            session: world.session.clone(),
+            turns: world.turns.iter().map(|turn| turn.record.clone()).collect(),
+            change: Change::default(),
+            effects: Vec::new(),
+            wake: None,
+            why: String::new(),
+        }
+    }
+
+    /// The moment that goes into records.
+    pub(super) const fn time(&self) -> Time {
+        self.now.time
+    }
+
+    /// Adds an effect, carried out after everything was recorded.
+    pub(super) fn act(&mut self, step: Step) {
+        self.effects.push(step);
+    }
+
+    /// Looks at the session again after `duration` at the latest.
+    pub(super) fn wake_in(&mut self, duration: Duration) {
+        self.wake = Some(self.wake.map_or(duration, |earlier| earlier.min(duration)));
+    }
+
+    /// Says what is waited for or was decided. The first word counts: it names the deepest cause.
+    pub(super) fn because(&mut self, why: impl Into<String>) {
+        if self.why.is_empty() {
+            self.why = why.into();
+        }
+    }
+
+    /// The index of the turn that has the session: taken and not final.
+    pub(super) fn active_turn(&self) -> Option<usize> {
+        self.turns.iter().position(|turn| match turn.status.phase {
+            TurnPhase::Starting | TurnPhase::Running | TurnPhase::Cancelling => true,
+            TurnPhase::Pending
+            | TurnPhase::Completed
+            | TurnPhase::Failed
+            | TurnPhase::Cancelled
+            | TurnPhase::Expired
+            | TurnPhase::Interrupted
+            | TurnPhase::Discarded => false,
+        })
+    }
+
+    /// The indexes of the turns that wait, oldest first.
+    pub(super) fn pending_turns(&self) -> Vec<usize> {
+        let pending = |turn: &Turn| turn.status.phase == TurnPhase::Pending;
+        (0..self.turns.len()).filter(|&index| pending(&self.turns[index])).collect()
+    }
+
+    /// Ends a turn for ever: its slot is given back, the session's pointers move.
+    pub(super) fn conclude(&mut self, index: usize, ended: TurnStatus) {
+        let turn = &mut self.turns[index];
+        let had_slot = turn.status.phase != TurnPhase::Pending;
+        turn.status = ended;
+        let turn = turn.clone();
+        if had_slot {
+            self.change.free_slots.push(turn.metadata.uid.clone());
+        }
+        let status = &mut self.session.status;
+        if turn.status.delivery != Delivery::NotSent {
+            status.prompted = true;
+        }
+        if turn.status.phase != TurnPhase::Discarded {
+            status.latest_turn = Some(turn.metadata.name.clone());
+            status.latest_response_id.clone_from(&turn.status.response_id);
+        }
+        if had_slot {
+            status.idle_since = Some(self.now.time);
+        }
+        if turn.status.phase == TurnPhase::Completed {
+            status.restarts = crate::api::session::Restarts::default();
+        }
+        if turn.metadata.is_deleting() {
+            self.change.remove_turns.push(turn);
+        }
+    }
+
+    /// Puts a taken turn that was surely not sent back into the queue.
+    pub(super) fn put_back(&mut self, index: usize, reason: &str, message: String) {
+        let turn = &mut self.turns[index];
+        self.change.free_slots.push(turn.metadata.uid.clone());
+        turn.status = TurnStatus {
+            reason: reason.to_owned(),
+            message,
+            warnings: Vec::new(),
+            ..TurnStatus::default()
+        };
+        self.session.status.idle_since = Some(self.now.time);
+    }
+
+    /// Decides how the session ends, once: a later cause changes nothing.
+    pub(super) fn end_session(&mut self, end: SessionEnd) {
+        if self.session.status.end.is_none() {
+            self.session.status.end = Some(end);
+        }
+    }
+
+    /// The plan: what differs from the world is recorded first, then the effects follow.
+    pub(super) fn finish(mut self) -> Plan {
+        if !self.change.removes_session {
+            let now = self.time();
+            status::derive(&mut self.session, &self.turns, self.world, now, &self.why);
+            if status::is_worth_writing(&self.world.session, &self.session) {
+                self.change.session = Some(self.session.clone());
+            }
+        }
+        let removed: Vec<_> =
+            self.change.remove_turns.iter().map(|t| t.metadata.uid.clone()).collect();
+        for (seen, wanted) in self.world.turns.iter().zip(&self.turns) {
+            if seen.record != *wanted && !removed.contains(&wanted.metadata.uid) {
+                self.change.turns.push(wanted.clone());
+            }
+        }
+        let diff = diff(self.world, &self.session);
+        let mut steps = Vec::with_capacity(self.effects.len() + 1);
+        if self.change != Change::default() {
+            steps.push(Step::Record(Box::new(self.change)));
+        }
+        steps.append(&mut self.effects);
+        let requeue = self.wake.map_or(Requeue::AwaitChange, Requeue::After);
+        Plan { steps, requeue, why: self.why, diff }
+    }
+}
+
+/// What differs from the desired state, for reports.
+fn diff(world: &World, session: &Session) -> Vec<String> {
+    let mut diff = Vec::new();
+    let desired = session.spec.desired_state;
+    if desired != crate::api::session::DesiredState::Running && session.status.finished_at.is_none()
+    {
+        diff.push(format!("desired {desired:?}, not finished"));
+    }
+    for turn in &world.turns {
+        diff.push(format!("turn {} is {:?}", turn.record.metadata.name, turn.record.status.phase));
+    }
+    if session.metadata.is_deleting() {
+        diff.push("deletion was asked for, the record is still there".to_owned());
+    }
+    diff
+}

@@ -1,0 +1,317 @@
+//! Every world that differs in what decisions look at, as a loop (test catalogue A1, A2, A3).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::api::session::{DesiredState, ProcessRecord, ProcessState};
+use crate::api::turn::{Cancel, CancelBy, Delivery, TurnPhase};
+use crate::api::{Dur, Time};
+
+use super::model::{Behaviour, EPOCH_MS, Model, capable, prompt, turn};
+use super::world::*;
+use super::{Step, plan};
+
+const TURN_UID: &str = "0198c0de-0000-7000-8000-00000000000a";
+const DESIRED: [DesiredState; 3] =
+    [DesiredState::Running, DesiredState::Cancelled, DesiredState::Deleted];
+const OWNERS: [Owner; 3] = [Owner::None, Owner::Live, Owner::Ended];
+const PROCESSES: [Option<ProcessState>; 5] = [
+    None,
+    Some(ProcessState::Launching),
+    Some(ProcessState::Running),
+    Some(ProcessState::Stopping),
+    Some(ProcessState::Unknown),
+];
+const STAGES: usize = 9;
+const TURNS: usize = 6;
+
+/// One point of the enumeration.
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    desired: DesiredState,
+    stage: usize,
+    process: Option<ProcessState>,
+    turn: usize,
+    owner: Owner,
+    ttl_over: bool,
+    idle_over: bool,
+    silent: bool,
+    has_foreign_finalizer: bool,
+}
+
+fn points() -> impl Iterator<Item = Point> {
+    let flags = [false, true];
+    DESIRED.into_iter().flat_map(move |desired| {
+        (0..STAGES).flat_map(move |stage| {
+            PROCESSES.into_iter().flat_map(move |process| {
+                (0..TURNS).flat_map(move |turn| {
+                    OWNERS.into_iter().flat_map(move |owner| {
+                        (0..16_usize).map(move |bits| Point {
+                            desired,
+                            stage,
+                            process,
+                            turn,
+                            owner,
+                            ttl_over: flags[bits & 1],
+                            idle_over: flags[bits >> 1 & 1],
+                            silent: flags[bits >> 2 & 1],
+                            has_foreign_finalizer: flags[bits >> 3 & 1],
+                        })
+                    })
+                })
+            })
+        })
+    })
+}
+
+fn model(point: Point) -> Model {
+    let mut model = Model::new();
+    model.elapsed = Duration::from_secs(3600);
+    model.owner = point.owner;
+    let session = model.session.as_mut().expect("the model starts with a session");
+    session.spec.desired_state = point.desired;
+    if point.desired == DesiredState::Deleted {
+        session.metadata.deletion_timestamp = Some(Time::from_millis(EPOCH_MS));
+    }
+    session.spec.ttl = Some(Dur::from_secs(if point.ttl_over { 60 } else { 36_000 }));
+    session.spec.idle_timeout = Dur::from_secs(if point.idle_over { 1 } else { 7200 });
+    session.spec.turn_inactivity_timeout = Dur::from_secs(if point.silent { 1 } else { 7200 });
+    if point.has_foreign_finalizer {
+        session.metadata.finalizers.push("example.com/hold".to_owned());
+    }
+    session.status.idle_since = Some(Time::from_millis(EPOCH_MS));
+    session.status.process = point.process.map(|state| ProcessRecord {
+        state,
+        attempt: 1,
+        boot_id: "boot".into(),
+        instance: "store.s.1".into(),
+        shim_pid: None,
+        pid: None,
+        start_time: None,
+        pidfd_inode: None,
+        cgroup: None,
+    });
+    if point.process.is_some() {
+        session.status.incarnation = crate::api::Incarnation(1);
+        model.process = process(point);
+    }
+    add_turn(&mut model, point);
+    model
+}
+
+fn process(point: Point) -> Process {
+    match point.process {
+        None => Process::Absent,
+        Some(ProcessState::Unknown) if point.stage == 0 => Process::Unproven,
+        Some(ProcessState::Launching) if point.stage == 0 => Process::NotStarted {
+            failure: StartFailure { reason: "LaunchFailed", message: "no such file".into() },
+        },
+        Some(state) => Process::Live(Box::new(live(point, state))),
+    }
+}
+
+fn live(point: Point, state: ProcessState) -> Live {
+    let mut live = Model::live(1);
+    // The start began just now; what is silent has been so for an hour.
+    live.launched_at = crate::clock::Mono(3_600_000);
+    let initialized =
+        Initialized { protocol_version: 1, capabilities: capable(), auth_methods: Vec::new() };
+    if point.stage >= 3 {
+        live.acp.initialize = Call::Done(initialized);
+    }
+    if point.stage >= 5 {
+        live.acp.open = Call::Done(Opened { acp_session_id: "acp".into() });
+    }
+    match point.stage {
+        1 => {
+            live.stage = Stage::Gated {
+                identity: ProcessIdentity {
+                    shim_pid: 7,
+                    start_time: 1,
+                    pidfd_inode: Some(3),
+                    cgroup: None,
+                },
+            };
+        }
+        2 => live.acp.initialize = Call::InFlight,
+        4 => live.acp.open = Call::InFlight,
+        6 => live.stage = Stage::Exited { status: "exit code 1".into(), at: crate::clock::Mono(0) },
+        7 => live.stage = Stage::Empty { status: "exit code 1".into() },
+        8 => live.stage = Stage::Unprovable,
+        _ => {}
+    }
+    if state == ProcessState::Stopping {
+        live.stop = Some(Stop {
+            rung: Rung::Term,
+            since: crate::clock::Mono(0),
+            unconfirmed: 0,
+            cause: StopCause::Idle,
+        });
+    }
+    live
+}
+
+fn add_turn(model: &mut Model, point: Point) {
+    if point.turn == 0 {
+        return;
+    }
+    let mut record = turn("s-1", TURN_UID);
+    let uid = record.metadata.uid.clone();
+    record.status.phase = match point.turn {
+        1 => TurnPhase::Pending,
+        2 | 3 => TurnPhase::Starting,
+        4 => TurnPhase::Running,
+        _ => TurnPhase::Cancelling,
+    };
+    record.status.delivery = match point.turn {
+        1 | 2 => Delivery::NotSent,
+        3 => Delivery::Unknown,
+        _ => Delivery::Sent,
+    };
+    if point.turn == 5 {
+        record.status.cancel = Some(Cancel {
+            by: CancelBy::Operator,
+            reason: "asked".into(),
+            at: Time::from_millis(EPOCH_MS),
+        });
+    }
+    if point.turn >= 2 {
+        model.slots.push(uid.clone());
+        // Odd stages: this daemon took it; even ones: a daemon that is gone did.
+        if point.stage % 2 == 1 {
+            model.taken.push(uid.clone());
+        }
+    }
+    if point.turn >= 4 {
+        model.journal.push(uid.clone());
+        model.sent.push(uid.clone());
+        if point.stage % 2 == 1
+            && let Some(live) = model.live_mut()
+        {
+            live.prompt = Some(prompt(&uid, Some(crate::clock::Mono(0))));
+        }
+    }
+    model.turns.push(record);
+}
+
+#[test]
+fn every_world_has_a_plan_that_records_before_it_acts_once() {
+    let mut count = 0;
+    let mut seen = BTreeSet::new();
+    for point in points() {
+        count += 1;
+        let model = model(point);
+        let world = model.world().expect("a session");
+        let decided = plan(&world, model.now());
+        let once = decided.steps.iter().filter(|step| step.is_once()).count();
+        assert!(once <= 1, "{point:?}: {:?}", decided.steps);
+        for (index, step) in decided.steps.iter().enumerate() {
+            seen.insert(step.name().split('(').next().unwrap_or_default().to_owned());
+            assert_eq!(matches!(step, Step::Record(_)), index == 0 && is_record(&decided.steps[0]));
+            if matches!(step, Step::Launch { .. }) {
+                assert!(is_record(&decided.steps[0]), "{point:?}: launched without a record");
+            }
+        }
+        let ends =
+            point.desired != DesiredState::Running || point.ttl_over || point.owner == Owner::Ended;
+        if ends {
+            assert_eq!(once, 0, "{point:?}: an ending session starts {:?}", decided.steps);
+        }
+    }
+    assert_eq!(count, 3 * 9 * 5 * 6 * 3 * 16);
+    let all = [
+        "CancelPrompt",
+        "Forget",
+        "Initialize",
+        "Launch",
+        "OpenGate",
+        "OpenNew",
+        "Record",
+        "Stop",
+        "Submit",
+    ];
+    for name in all {
+        assert!(seen.contains(name), "no world plans {name}; seen: {seen:?}");
+    }
+}
+
+fn is_record(step: &Step) -> bool {
+    matches!(step, Step::Record(_))
+}
+
+#[test]
+fn every_world_converges_and_then_plans_nothing() {
+    for behaviour in [Behaviour::Prompt, Behaviour::Endless, Behaviour::Deaf, Behaviour::Crashes] {
+        for point in points() {
+            // A process that cannot be proven gone stays so for ever in this model.
+            if point.process == Some(ProcessState::Unknown) && point.stage == 0 {
+                continue;
+            }
+            let mut model = model(point);
+            model.behaviour = behaviour;
+            model.label = format!("{behaviour:?} {point:?}");
+            let busy = model.converge(Duration::from_secs(120));
+            // Five starts, of six passes each, until the planner gives up on a deaf agent.
+            let bound = if behaviour == Behaviour::Deaf { 5 * 6 + 2 } else { 12 };
+            assert!(busy <= bound, "{behaviour:?} {point:?}: {busy} passes");
+            let Some(world) = model.world() else { continue };
+            let again = plan(&world, model.now());
+            assert_eq!(again.steps, Vec::new(), "{behaviour:?} {point:?}");
+            assert_eq!(plan(&world, model.now()), again);
+        }
+    }
+}
+
+#[test]
+fn what_was_deleted_is_gone_and_what_was_ended_is_finished() {
+    for point in points() {
+        let is_unproven = point.process == Some(ProcessState::Unknown) && point.stage == 0;
+        if is_unproven {
+            continue;
+        }
+        let mut model = model(point);
+        model.converge(Duration::from_secs(120));
+        match (&model.session, point.desired) {
+            (None, DesiredState::Deleted) => assert!(!point.has_foreign_finalizer),
+            (None, _) => panic!("{point:?}: removed without being asked to"),
+            (Some(_), DesiredState::Deleted) => assert!(point.has_foreign_finalizer, "{point:?}"),
+            (Some(session), DesiredState::Cancelled) => {
+                assert!(session.status.finished_at.is_some(), "{point:?}");
+                assert!(session.status.process.is_none(), "{point:?}");
+            }
+            (Some(_), DesiredState::Running) => {}
+        }
+        if point.desired != DesiredState::Running {
+            assert!(model.turns.iter().all(|turn| turn.status.phase.is_final()), "{point:?}");
+            assert_eq!(model.slots.len(), 0, "{point:?}: a slot was not given back");
+        }
+    }
+}
+
+#[test]
+fn a_crash_between_any_two_passes_sends_no_prompt_twice_and_ends_each_turn_once() {
+    for behaviour in [Behaviour::Prompt, Behaviour::Endless, Behaviour::Crashes] {
+        for crash_at in 0..14 {
+            for cancel_at in 0..14 {
+                let mut model = Model::new();
+                model.behaviour = behaviour;
+                model.turns.push(turn("s-1", TURN_UID));
+                for pass in 0..40 {
+                    if pass == cancel_at {
+                        model.turns[0].spec.desired_state =
+                            crate::api::turn::TurnDesiredState::Cancelled;
+                    }
+                    if pass == crash_at {
+                        model.crash();
+                    }
+                    model.pass();
+                    model.agent_acts();
+                    model.elapsed += Duration::from_secs(1);
+                }
+                assert!(model.sent.len() <= 1);
+                assert_eq!(model.ended.len(), 1, "{behaviour:?} {crash_at} {cancel_at}");
+                assert_eq!(model.slots.len(), 0);
+            }
+        }
+    }
+}

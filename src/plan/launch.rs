@@ -1,0 +1,518 @@
+//! From a taken turn to a prompt that the agent has: launch, handshake, settings, dispatch.
+//!
+//! Each call looks at how far the process is and plans the one next thing. Nothing waits in here:
+//! an unanswered request is a state, and the start's deadline bounds them all.
+
+use std::time::Duration;
+
+use crate::api::session::{Capabilities, ProcessRecord, ProcessState};
+use crate::api::turn::{CancelBy, Delivery, TurnPhase};
+use crate::api::{Agent, AgentSpec, Code, SessionSpec, TurnSpec};
+use crate::options::settings::{Done, Next, Wanted, next_setting};
+use crate::options::{Issue, IssueReason, mode_names};
+
+use super::draft::Draft;
+use super::turn::Ending;
+use super::world::{
+    Call, CallFailure, CallFailureKind, Finding, Live, OpenAs, Stage, StartFailure, StopCause,
+};
+use super::{Step, ending, stop};
+
+/// The protocol version that we send and take.
+pub(super) const PROTOCOL_VERSION: u64 = 1;
+/// Pauses before the next start after 1, 2, 3 and 4 failed ones; after the fifth the session waits
+/// for a new generation or a new prompt.
+const RESTART_PAUSES_MS: [u64; 4] = [0, 500, 2000, 5000];
+/// How often a reference that does not resolve is looked at again without a change of it.
+const UNRESOLVED_RECHECK_MAX: Duration = Duration::from_secs(60);
+
+/// Whether everything that a start needs is there; plans what to wait for if not.
+pub(super) fn can_start(draft: &mut Draft<'_>) -> bool {
+    let world = draft.world;
+    let missing = match (&world.agent, &world.scope) {
+        (Finding::Missing(missing), _) => Some(("AgentResolved", missing)),
+        (_, Finding::Missing(missing)) => Some(("ScopeResolved", missing)),
+        (Finding::Unknown, _) | (_, Finding::Unknown) => return false,
+        (Finding::Found(_), Finding::Found(_)) => None,
+    };
+    if let Some((condition, missing)) = missing {
+        let since = draft
+            .session
+            .status
+            .conditions
+            .get(condition)
+            .map_or(Duration::ZERO, |found| draft.time().since(found.last_transition_time));
+        draft.because(format!("waits: {}", missing.message));
+        draft.wake_in(since.clamp(Duration::from_secs(1), UNRESOLVED_RECHECK_MAX));
+        return false;
+    }
+    let restarts = &draft.session.status.restarts;
+    if is_crash_looping(draft) {
+        draft.because(format!(
+            "CrashLoopBackOff: {} starts failed, the last one: {}; a change of the agent or the session, or \
+             a new prompt, tries again",
+            restarts.count, restarts.last_error
+        ));
+        return false;
+    }
+    if let Some(at) = restarts.next_attempt_at.filter(|&at| at > draft.time()) {
+        draft.because(format!("waits for the next start: {}", restarts.last_error));
+        draft.wake_in(at.since(draft.time()));
+        return false;
+    }
+    true
+}
+
+/// Whether starts have failed too often to try again by itself.
+pub(super) fn is_crash_looping(draft: &Draft<'_>) -> bool {
+    usize::try_from(draft.session.status.restarts.count)
+        .is_ok_and(|count| count > RESTART_PAUSES_MS.len())
+}
+
+/// Counts a failed start and says when the next one may be tried.
+pub(super) fn count_failed_start(draft: &mut Draft<'_>, failure: &StartFailure) {
+    let now = draft.time();
+    let generation = draft.session.metadata.generation;
+    let agent_generation = match &draft.world.agent {
+        Finding::Found(agent) => agent.metadata.generation,
+        Finding::Missing(_) | Finding::Unknown => 0,
+    };
+    let restarts = &mut draft.session.status.restarts;
+    restarts.count = if failure.reason == "AuthRequired" || failure.reason == "ProtocolVersion" {
+        // Trying again changes nothing until somebody logs in or changes the agent.
+        u32::try_from(RESTART_PAUSES_MS.len()).unwrap_or(u32::MAX).saturating_add(1)
+    } else {
+        restarts.count.saturating_add(1)
+    };
+    restarts.generation = generation;
+    restarts.agent_generation = agent_generation;
+    restarts.failed_at = Some(now);
+    failure.reason.clone_into(&mut restarts.reason);
+    restarts.last_error.clone_from(&failure.message);
+    let pause = usize::try_from(restarts.count)
+        .ok()
+        .and_then(|count| RESTART_PAUSES_MS.get(count.saturating_sub(1)));
+    restarts.next_attempt_at = pause.map(|&ms| now.plus(Duration::from_millis(ms)));
+}
+
+/// A new generation of session or agent, or a new prompt, wipes out the failed starts.
+pub(super) fn forgive(draft: &mut Draft<'_>) {
+    let restarts = &draft.session.status.restarts;
+    if restarts.count == 0 {
+        return;
+    }
+    let agent_is_newer = match &draft.world.agent {
+        Finding::Found(agent) => agent.metadata.generation > restarts.agent_generation,
+        Finding::Missing(_) | Finding::Unknown => false,
+    };
+    let session_is_newer = draft.session.metadata.generation > restarts.generation;
+    // The prompts that waited through the failures do not count as new.
+    let newest = draft.turns.last().and_then(|turn| turn.metadata.creation_timestamp);
+    let prompt_is_newer = is_crash_looping(draft)
+        && newest.is_some_and(|at| restarts.failed_at.is_some_and(|failed| at > failed));
+    if agent_is_newer || session_is_newer || prompt_is_newer {
+        draft.session.status.restarts = crate::api::session::Restarts::default();
+    }
+}
+
+/// Plans the next thing on the way from the taken turn to its dispatched prompt.
+pub(super) fn progress(draft: &mut Draft<'_>, index: usize) {
+    let world = draft.world;
+    let Some(live) = world.live() else {
+        launch(draft, index);
+        return;
+    };
+    match &live.stage {
+        Stage::Gated { identity } => {
+            if let Some(process) = &mut draft.session.status.process {
+                identity.write_to(process);
+                process.state = ProcessState::Running;
+            }
+            draft.because("the agent is being started");
+            draft.act(Step::OpenGate);
+            draft.act(Step::Initialize);
+        }
+        Stage::Running => match handshake_failure(draft, live) {
+            Some(failure) => stop::climb(draft, live, &StopCause::StartFailed(failure)),
+            None => handshake(draft, index, live),
+        },
+        Stage::Exited { at, .. } => stop::await_empty(draft, live, *at),
+        Stage::Empty { .. } | Stage::Unprovable => {
+            stop::climb(draft, live, &StopCause::Broken);
+        }
+    }
+}
+
+fn launch(draft: &mut Draft<'_>, index: usize) {
+    if !can_start(draft) {
+        let why = "BackOff";
+        draft.put_back(index, why, "the agent cannot be started now".to_owned());
+        return;
+    }
+    let world = draft.world;
+    let Finding::Found(scope) = &world.scope else { return };
+    let status = &mut draft.session.status;
+    status.incarnation = status.incarnation.next();
+    if status.scope.is_none() {
+        status.scope = Some((**scope).clone());
+    }
+    let incarnation = status.incarnation;
+    status.process = Some(ProcessRecord {
+        state: ProcessState::Launching,
+        attempt: incarnation.0,
+        boot_id: world.daemon.boot_id.clone(),
+        instance: instance(
+            &world.daemon.store_id,
+            draft.session.metadata.uid.as_str(),
+            incarnation.0,
+        ),
+        shim_pid: None,
+        pid: None,
+        start_time: None,
+        pidfd_inode: None,
+        cgroup: None,
+    });
+    draft.because("the agent is being started");
+    draft.act(Step::Launch { incarnation });
+}
+
+/// The nonce of a process tree: it names store, session and run, so that a leftover tells whose it
+/// was.
+#[must_use]
+pub fn instance(store_id: &str, session: &str, incarnation: u64) -> String {
+    format!("{store_id}.{session}.{incarnation}")
+}
+
+/// Why the start has failed, if it has.
+fn handshake_failure(draft: &Draft<'_>, live: &Live) -> Option<StartFailure> {
+    if let Call::Done(initialized) = &live.acp.initialize
+        && initialized.protocol_version != PROTOCOL_VERSION
+    {
+        return Some(StartFailure {
+            reason: "ProtocolVersion",
+            message: format!(
+                "the agent speaks protocol version {}, expected {PROTOCOL_VERSION}",
+                initialized.protocol_version
+            ),
+        });
+    }
+    if let Call::Failed(failure) = &live.acp.initialize {
+        return Some(refused("initialize", failure, live));
+    }
+    if let Call::Failed(failure) = &live.acp.open
+        && failure.kind != CallFailureKind::SessionLost
+    {
+        return Some(refused("opening the session", failure, live));
+    }
+    if live.acp.is_eof || live.acp.fault.is_some() {
+        return Some(StartFailure {
+            reason: "AgentClosedOutput",
+            message: with_stderr(
+                "the agent closed its standard output before it was ready".to_owned(),
+                live,
+            ),
+        });
+    }
+    let allowed = start_timeout(draft);
+    if !matches!(live.acp.open, Call::Done(_)) && draft.now.mono.since(live.launched_at) >= allowed
+    {
+        let stage = match (&live.acp.initialize, &live.acp.open) {
+            (Call::NotMade | Call::InFlight | Call::Failed(_), _) => "initialize",
+            (Call::Done(_), _) => "session/new",
+        };
+        let allowed = humantime::format_duration(allowed);
+        return Some(StartFailure {
+            reason: "StartTimeout",
+            message: with_stderr(
+                format!("the agent did not answer {stage} within {allowed}"),
+                live,
+            ),
+        });
+    }
+    None
+}
+
+fn refused(what: &str, failure: &CallFailure, live: &Live) -> StartFailure {
+    if failure.kind == CallFailureKind::AuthRequired {
+        let methods = match &live.acp.initialize {
+            Call::Done(initialized) => initialized.auth_methods.join(", "),
+            Call::NotMade | Call::InFlight | Call::Failed(_) => String::new(),
+        };
+        return StartFailure {
+            reason: "AuthRequired",
+            message: format!(
+                "the agent needs a login ({}); it offers: {methods}; log in with the agent's own command as \
+                 the daemon's user, then send a new prompt",
+                failure.message
+            ),
+        };
+    }
+    StartFailure {
+        reason: "HandshakeFailed",
+        message: with_stderr(
+            format!("{what} failed with error {}: {}", failure.code, failure.message),
+            live,
+        ),
+    }
+}
+
+pub(super) fn with_stderr(message: String, live: &Live) -> String {
+    if live.stderr_tail.is_empty() {
+        message
+    } else {
+        format!("{message}; last standard error: {}", live.stderr_tail)
+    }
+}
+
+/// How long launch, `initialize` and opening may take together.
+pub(super) fn start_timeout(draft: &Draft<'_>) -> Duration {
+    let Finding::Found(agent) = &draft.world.agent else {
+        return AgentSpec::default().start_timeout.get();
+    };
+    allowed_start(agent)
+}
+
+/// Commands that may download what they run.
+const DOWNLOADERS: [&str; 3] = ["npx", "uvx", "bunx"];
+/// What such a command may take until one start succeeded.
+const FIRST_START_TIMEOUT: Duration = Duration::from_secs(300);
+
+fn allowed_start(agent: &Agent) -> Duration {
+    let spec = &agent.spec;
+    if agent.status.last_start.is_some() {
+        return spec.start_timeout.get();
+    }
+    if let Some(first) = spec.first_start_timeout {
+        return first.get();
+    }
+    let program = match (&spec.argv, &spec.command) {
+        (Some(argv), _) => argv.first().map(String::as_str).unwrap_or_default(),
+        (None, Some(command)) => command.split_whitespace().next().unwrap_or_default(),
+        (None, None) => "",
+    };
+    let name = program.rsplit('/').next().unwrap_or(program);
+    if DOWNLOADERS.contains(&name) {
+        FIRST_START_TIMEOUT.max(spec.start_timeout.get())
+    } else {
+        spec.start_timeout.get()
+    }
+}
+
+fn handshake(draft: &mut Draft<'_>, index: usize, live: &Live) {
+    let left = start_timeout(draft).saturating_sub(draft.now.mono.since(live.launched_at));
+    match (&live.acp.initialize, &live.acp.open) {
+        (Call::NotMade, _) => {
+            draft.act(Step::Initialize);
+            draft.wake_in(left);
+        }
+        (Call::InFlight | Call::Failed(_), _) => {
+            draft.because("waits for the agent's answer to initialize");
+            draft.wake_in(left);
+        }
+        (Call::Done(initialized), Call::NotMade) => {
+            draft.session.status.capabilities = Some(initialized.capabilities.clone());
+            open(draft, &initialized.capabilities);
+            draft.wake_in(left);
+        }
+        (Call::Done(_), Call::InFlight) => {
+            draft.because("waits for the agent to open the session");
+            draft.wake_in(left);
+        }
+        (Call::Done(_), Call::Failed(failure)) => lost(draft, live, failure),
+        (Call::Done(_), Call::Done(opened)) => {
+            draft.session.status.acp_session_id = Some(opened.acp_session_id.clone());
+            configure(draft, index, live);
+        }
+    }
+}
+
+fn open(draft: &mut Draft<'_>, capabilities: &Capabilities) {
+    let status = &draft.session.status;
+    let how = match &status.acp_session_id {
+        // Agents cannot load a session that was never prompted; a new one loses nothing.
+        Some(id) if status.prompted && capabilities.resume => OpenAs::Resume(id.clone()),
+        Some(id) if status.prompted && capabilities.load => OpenAs::Load(id.clone()),
+        Some(_) | None => OpenAs::New,
+    };
+    draft.because("the session is being opened");
+    draft.act(Step::Open(how));
+}
+
+/// The agent no longer knows the session.
+fn lost(draft: &mut Draft<'_>, live: &Live, failure: &CallFailure) {
+    let had_memory = draft.session.status.prompted;
+    draft.session.status.acp_session_id = None;
+    let may_begin_anew = !had_memory
+        || draft.session.spec.on_session_lost == crate::api::session::OnSessionLost::New;
+    if may_begin_anew {
+        draft.session.status.prompted = false;
+        draft.session.status.has_lost_memory |= had_memory;
+        draft.because("the agent no longer knows the session; a new one takes its place");
+        draft.act(Step::Open(OpenAs::New));
+        return;
+    }
+    let message = format!(
+        "the agent no longer knows the session ({}); with onSessionLost: new it would go on without memory",
+        failure.message
+    );
+    draft.because(message.clone());
+    ending::expire(draft, "SessionLost", message);
+    stop::climb(draft, live, &StopCause::End);
+}
+
+/// Sets what is still to be set, then gives the prompt to the agent.
+fn configure(draft: &mut Draft<'_>, index: usize, live: &Live) {
+    if live.acp.setting.is_some() {
+        draft.because("waits for the agent to set an option");
+        draft.wake_in(start_timeout(draft));
+        return;
+    }
+    let Finding::Found(agent) = &draft.world.agent else { return };
+    let turn = &draft.turns[index];
+    let wanted = wanted(&agent.spec, &draft.session.spec, &turn.spec);
+    let uid = turn.metadata.uid.clone();
+    let nothing = Done::default();
+    let done = match &live.acp.tried {
+        Some((turn, done)) if *turn == uid => done,
+        Some(_) | None => &nothing,
+    };
+    let (code, reason, message, issues) = match next_setting(&wanted, &live.acp.options, done) {
+        Next::Set(setting) => {
+            draft.because(format!("sets {setting}"));
+            draft.act(Step::Set { turn: uid, setting, wanted: Box::new(wanted) });
+            draft.wake_in(start_timeout(draft));
+            return;
+        }
+        Next::Done(warnings) => {
+            draft.turns[index].status.warnings = warnings;
+            draft.turns[index].status.config = live.acp.options.config_values();
+            draft.session.status.config = live.acp.options.config_values();
+            dispatch(draft, index, live);
+            return;
+        }
+        Next::Required(issues) => {
+            let values = issues.iter().filter_map(|issue| serde_json::to_value(issue).ok());
+            let (values, message) = (values.collect(), describe(&issues));
+            (Code::SpawnConfigurationRequired, "ConfigurationRequired", message, values)
+        }
+        Next::Failed(message) => (Code::SpawnConfigFailed, "ConfigFailed", message, Vec::new()),
+        Next::Invalid(message) => (Code::SpawnInvalidRequest, "ConfigInvalid", message, Vec::new()),
+    };
+    ending::turn(draft, index, &Ending::Discarded { code, reason, message, issues });
+}
+
+/// What a turn wants of the agent's options: its own words, then the session's, then the agent's.
+fn wanted(agent: &AgentSpec, session: &SessionSpec, turn: &TurnSpec) -> Wanted {
+    let first = |texts: [&Option<String>; 3]| texts.into_iter().flatten().next().cloned();
+    let mut config = agent.config.clone();
+    config.extend(session.config.clone());
+    config.extend(turn.config.clone());
+    let permissions = session.permissions.unwrap_or(agent.permissions).min(agent.permissions);
+    Wanted {
+        modes: mode_names(permissions, &agent.mode_map),
+        model: first([&turn.model, &session.model, &agent.model]),
+        thought_level: first([&turn.thought_level, &session.thought_level, &agent.thought_level]),
+        config,
+    }
+}
+
+/// What does not resolve, as a sentence.
+fn describe(issues: &[Issue]) -> String {
+    let sentences = issues.iter().map(|issue| {
+        let (parameter, requested) = (&issue.parameter, &issue.requested);
+        let values: Vec<_> = issue.candidates.iter().map(|choice| choice.value.as_str()).collect();
+        let values = values.join(", ");
+        match issue.reason {
+            IssueReason::Unsupported => {
+                format!("{parameter} {requested:?} is not offered; the agent offers: {values}")
+            }
+            IssueReason::Ambiguous => {
+                format!("{parameter} {requested:?} means several: {values}; name one")
+            }
+            IssueReason::MissingCategoryOption => {
+                format!(
+                    "{parameter} {requested:?} cannot be set: the agent has no one option for it"
+                )
+            }
+        }
+    });
+    sentences.collect::<Vec<_>>().join("; ")
+}
+
+fn dispatch(draft: &mut Draft<'_>, index: usize, live: &Live) {
+    let capabilities = draft.session.status.capabilities.clone().unwrap_or_default();
+    if let Some(kind) =
+        draft.world.turns[index].block_kinds.iter().find(|kind| !takes_block(&capabilities, kind))
+    {
+        let message = format!("the agent does not take content blocks of type {kind:?}");
+        let ending = Ending::Refused { code: Code::PromptCapabilityMismatch, message };
+        ending::turn(draft, index, &ending);
+        return;
+    }
+    let turn = &mut draft.turns[index];
+    let uid = turn.metadata.uid.clone();
+    let is_given = live.prompt.as_ref().is_some_and(|prompt| prompt.turn == uid);
+    match turn.status.delivery {
+        Delivery::NotSent => {
+            turn.status.delivery = Delivery::Unknown;
+            draft.because("the prompt is being written");
+            draft.act(Step::Submit { turn: uid });
+        }
+        Delivery::Unknown if is_given => draft.because("the prompt is being written"),
+        // Recorded, but the pass ended before the journal had it: surely not written.
+        Delivery::Unknown if !draft.world.turns[index].is_in_journal => {
+            draft.because("the prompt is being written");
+            draft.act(Step::Submit { turn: uid });
+        }
+        Delivery::Unknown | Delivery::Sent => {
+            let ending =
+                Ending::Interrupted { code: Code::AppRestarted, delivery: Delivery::Unknown };
+            ending::turn(draft, index, &ending);
+        }
+    }
+}
+
+/// Text and resource links are for every agent (ACP, prompt capabilities).
+fn takes_block(capabilities: &Capabilities, kind: &str) -> bool {
+    match kind {
+        "text" | "resource_link" => true,
+        "image" => capabilities.image,
+        "audio" => capabilities.audio,
+        "resource" => capabilities.embedded_context,
+        _ => false,
+    }
+}
+
+/// The prompt was written whole: the turn runs.
+pub(super) fn note_dispatch(draft: &mut Draft<'_>, index: usize, live: &Live) {
+    let turn = &mut draft.turns[index];
+    let is_written = live
+        .prompt
+        .as_ref()
+        .is_some_and(|prompt| prompt.turn == turn.metadata.uid && prompt.written_at.is_some());
+    if is_written && turn.status.delivery == Delivery::Unknown {
+        turn.status.delivery = Delivery::Sent;
+        turn.status.dispatched_at = Some(draft.now.time);
+        if turn.status.phase == TurnPhase::Starting {
+            turn.status.phase = TurnPhase::Running;
+        }
+        draft.session.status.prompted = true;
+    }
+}
+
+/// Who asked, as a sentence.
+pub(super) const fn asked_by(by: CancelBy) -> &'static str {
+    match by {
+        CancelBy::Parent => "the parent session cancelled it",
+        CancelBy::Operator => "it was cancelled by an operator",
+        CancelBy::FleetCancel => "another session cancelled it",
+        CancelBy::Interrupt => "a steer interrupted it",
+        CancelBy::CallCancelled => "the call that made it was cancelled",
+        CancelBy::ParentStopped => "the parent session stopped",
+        CancelBy::ParentDeleted => "the parent session was deleted",
+        CancelBy::Ttl => "the session's ttl ended",
+        CancelBy::Budget => "its budget is used up",
+        CancelBy::Inactivity => "the agent sent nothing for too long",
+        CancelBy::Agent => "the agent ended it",
+    }
+}

@@ -1,0 +1,372 @@
+//! A model of everything around the planner: a store of one session, a process, an agent that
+//! follows a script. Pure and instant, so that all worlds fit into a test.
+
+use std::time::Duration;
+
+use crate::api::agent::AgentSpec;
+use crate::api::session::{Capabilities, Scope, SessionSpec};
+use crate::api::turn::{TurnPhase, TurnSpec};
+use crate::api::{Agent, Name, ObjectMeta, PROCESS_FINALIZER, Session, Time, Turn, Uid};
+use crate::clock::{Mono, Now};
+
+use super::world::*;
+use super::{Change, Plan, Requeue, Step, plan};
+
+/// 2026-01-01T00:00:00Z.
+pub(crate) const EPOCH_MS: i64 = 1_767_225_600_000;
+
+/// How the agent of a model behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behaviour {
+    /// It answers everything at once.
+    Prompt,
+    /// It never answers a prompt unless cancelled.
+    Endless,
+    /// It answers nothing after `initialize` and ignores all but a kill.
+    Deaf,
+    /// It ends right after it has the prompt.
+    Crashes,
+}
+
+/// Everything around the planner.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) session: Option<Session>,
+    pub(crate) turns: Vec<Turn>,
+    pub(crate) owner: Owner,
+    pub(crate) process: Process,
+    pub(crate) agent: Finding<Agent>,
+    pub(crate) scope: Finding<Scope>,
+    pub(crate) taken: Vec<Uid>,
+    pub(crate) journal: Vec<Uid>,
+    /// Every prompt that the agent was given: the judge of "at most once".
+    pub(crate) sent: Vec<Uid>,
+    /// Turns that reached a final phase, with it.
+    pub(crate) ended: Vec<(Uid, TurnPhase)>,
+    pub(crate) slots: Vec<Uid>,
+    pub(crate) slots_max: usize,
+    pub(crate) is_stopping: bool,
+    pub(crate) behaviour: Behaviour,
+    pub(crate) elapsed: Duration,
+    /// Which world this is, for messages.
+    pub(crate) label: String,
+}
+
+pub(crate) fn metadata(name: &str, uid: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: name.into(),
+        namespace: "default".into(),
+        uid: uid.into(),
+        generation: 1,
+        creation_timestamp: Some(Time::from_millis(EPOCH_MS)),
+        ..ObjectMeta::default()
+    }
+}
+
+pub(crate) fn turn(name: &str, uid: &str) -> Turn {
+    let spec =
+        TurnSpec { session: Name::from("s"), prompt: Some("hello".into()), ..TurnSpec::default() };
+    Turn::new(metadata(name, uid), spec)
+}
+
+pub(crate) fn capable() -> Capabilities {
+    Capabilities { load: true, resume: true, close: true, ..Capabilities::default() }
+}
+
+impl Model {
+    pub(crate) fn new() -> Self {
+        let mut meta = metadata("s", "0198c0de-0000-7000-8000-000000000000");
+        meta.finalizers.push(PROCESS_FINALIZER.to_owned());
+        let spec =
+            SessionSpec { agent: "a".into(), cwd: Some("/w".into()), ..SessionSpec::default() };
+        let agent_spec = AgentSpec { command: Some("agent".into()), ..AgentSpec::default() };
+        let scope =
+            Scope { cwd: "/w".into(), additional_directories: Vec::new(), label: "/w".into() };
+        Self {
+            session: Some(Session::new(meta, spec)),
+            turns: Vec::new(),
+            owner: Owner::None,
+            process: Process::Absent,
+            agent: Finding::Found(Box::new(Agent::new(metadata("a", "agent"), agent_spec))),
+            scope: Finding::Found(Box::new(scope)),
+            taken: Vec::new(),
+            journal: Vec::new(),
+            sent: Vec::new(),
+            ended: Vec::new(),
+            slots: Vec::new(),
+            slots_max: 8,
+            is_stopping: false,
+            behaviour: Behaviour::Prompt,
+            elapsed: Duration::ZERO,
+            label: String::new(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        Now {
+            time: Time::from_millis(EPOCH_MS).plus(self.elapsed),
+            mono: Mono(0).plus(self.elapsed),
+        }
+    }
+
+    pub(crate) fn world(&self) -> Option<World> {
+        let session = self.session.clone()?;
+        let open = |turn: &&Turn| !turn.status.phase.is_final();
+        let turns = self.turns.iter().filter(open).map(|record| OpenTurn {
+            record: record.clone(),
+            is_taken_here: self.taken.contains(&record.metadata.uid),
+            is_in_journal: self.journal.contains(&record.metadata.uid),
+            block_kinds: vec!["text".to_owned()],
+        });
+        Some(World {
+            turns: turns.collect(),
+            below: session
+                .status
+                .finished_at
+                .is_some()
+                .then(|| Below { turns: self.turns.clone(), children: 0 }),
+            owner: self.owner,
+            agent: self.agent.clone(),
+            scope: self.scope.clone(),
+            process: self.process.clone(),
+            has_free_slot: self.slots.len() < self.slots_max,
+            daemon: Daemon {
+                store_id: "store".into(),
+                boot_id: "boot".into(),
+                is_stopping: self.is_stopping,
+                stopped_cleanly: false,
+            },
+            session,
+        })
+    }
+
+    /// The daemon dies: what is in memory is gone, the shim kills the tree.
+    pub(crate) fn crash(&mut self) {
+        self.process = Process::Absent;
+        self.taken.clear();
+        self.is_stopping = false;
+    }
+
+    pub(crate) fn live_mut(&mut self) -> Option<&mut Live> {
+        match &mut self.process {
+            Process::Live(live) => Some(live),
+            Process::Absent | Process::NotStarted { .. } | Process::Unproven => None,
+        }
+    }
+
+    pub(crate) fn live(incarnation: u64) -> Live {
+        Live {
+            incarnation: crate::api::Incarnation(incarnation),
+            stage: Stage::Running,
+            launched_at: Mono(0),
+            acp: Acp::default(),
+            prompt: None,
+            stop: None,
+            last_activity: Mono(0),
+            is_tool_running: false,
+            is_active_after_turn: false,
+            stderr_tail: String::new(),
+            noise_lines: 0,
+        }
+    }
+
+    pub(crate) fn apply(&mut self, step: &Step) {
+        let now = self.now();
+        match step {
+            Step::Record(change) => self.record(change),
+            Step::Launch { incarnation } => {
+                assert!(!matches!(self.process, Process::Live(_)), "two processes for one session");
+                let mut live = Self::live(incarnation.0);
+                live.launched_at = now.mono;
+                live.last_activity = now.mono;
+                live.stage = Stage::Gated {
+                    identity: ProcessIdentity {
+                        shim_pid: 7,
+                        start_time: 1,
+                        pidfd_inode: None,
+                        cgroup: None,
+                    },
+                };
+                self.process = Process::Live(Box::new(live));
+            }
+            Step::Submit { turn } => {
+                assert!(!self.sent.contains(turn), "{}: a prompt was given twice", self.label);
+                self.journal.push(turn.clone());
+                self.sent.push(turn.clone());
+                let prompt = prompt(turn, Some(now.mono));
+                if let Some(live) = self.live_mut() {
+                    live.last_activity = now.mono;
+                    live.prompt = Some(prompt);
+                }
+            }
+            Step::Forget => self.process = Process::Absent,
+            Step::OpenGate
+            | Step::Initialize
+            | Step::Open(_)
+            | Step::Set { .. }
+            | Step::CancelPrompt { .. }
+            | Step::Stop { .. } => self.apply_to_live(step, now),
+        }
+    }
+
+    fn apply_to_live(&mut self, step: &Step, now: Now) {
+        let behaviour = self.behaviour;
+        let Some(live) = self.live_mut() else { return };
+        match step {
+            Step::OpenGate => live.stage = Stage::Running,
+            Step::Initialize => {
+                live.acp.initialize = Call::Done(Initialized {
+                    protocol_version: 1,
+                    capabilities: capable(),
+                    auth_methods: Vec::new(),
+                });
+            }
+            Step::Open(how) => {
+                live.acp.opened_as = Some(how.clone());
+                live.acp.open = if behaviour == Behaviour::Deaf {
+                    Call::InFlight
+                } else {
+                    Call::Done(Opened { acp_session_id: "acp".into() })
+                };
+            }
+            Step::Set { turn, setting, wanted } => {
+                let (_, done) = live.acp.tried.get_or_insert((turn.clone(), Default::default()));
+                let before = live.acp.options.clone();
+                done.record(wanted, &before, setting, Err("this agent sets nothing"));
+            }
+            Step::CancelPrompt { turn } => {
+                if let Some(prompt) = live.prompt.as_mut().filter(|prompt| prompt.turn == *turn) {
+                    prompt.cancel_asked_at = Some(now.mono);
+                }
+            }
+            Step::Stop { rung, cause } => take_rung(live, *rung, cause, now, behaviour),
+            Step::Record(_) | Step::Launch { .. } | Step::Submit { .. } | Step::Forget => {}
+        }
+    }
+
+    fn record(&mut self, change: &Change) {
+        if let Some(uid) = &change.take_slot {
+            assert!(self.slots.len() < self.slots_max, "a slot was taken that was not free");
+            self.slots.push(uid.clone());
+            self.taken.push(uid.clone());
+        }
+        self.slots.retain(|uid| !change.free_slots.contains(uid));
+        for turn in &change.turns {
+            let stored =
+                self.turns.iter_mut().find(|stored| stored.metadata.uid == turn.metadata.uid);
+            let stored = stored.expect("a turn that is stored");
+            assert!(!stored.status.phase.is_final(), "a final turn was written again");
+            if turn.status.phase.is_final() {
+                self.ended.push((turn.metadata.uid.clone(), turn.status.phase));
+            }
+            *stored = turn.clone();
+        }
+        self.turns.retain(|turn| {
+            change.remove_turns.iter().all(|removed| removed.metadata.uid != turn.metadata.uid)
+        });
+        if let Some(session) = &change.session {
+            self.session = Some(session.clone());
+        }
+        if change.removes_session {
+            let may_run = matches!(&self.process, Process::Live(live) if !matches!(live.stage, Stage::Empty { .. }));
+            assert!(!may_run, "a record went before its process");
+            assert!(self.turns.is_empty(), "a record went before its turns");
+            self.session = None;
+        }
+    }
+
+    /// What the agent does by itself between two passes. `true`: something changed.
+    pub(crate) fn agent_acts(&mut self) -> bool {
+        let behaviour = self.behaviour;
+        let Some(live) = self.live_mut() else { return false };
+        if let Stage::Exited { status, .. } = &live.stage {
+            live.stage = Stage::Empty { status: status.clone() };
+            return true;
+        }
+        if live.stage != Stage::Running {
+            return false;
+        }
+        let Some(prompt) = live.prompt.as_mut().filter(|prompt| prompt.end.is_none()) else {
+            return false;
+        };
+        if prompt.written_at.is_none() {
+            return false;
+        }
+        let is_after_cancel = prompt.cancel_asked_at.is_some();
+        match behaviour {
+            Behaviour::Prompt => {}
+            Behaviour::Endless if is_after_cancel => {}
+            Behaviour::Endless | Behaviour::Deaf => return false,
+            Behaviour::Crashes => {
+                live.stage = Stage::Empty { status: "exit code 3".into() };
+                return true;
+            }
+        }
+        let reason = if is_after_cancel { StopReason::Cancelled } else { StopReason::EndTurn };
+        prompt.end = Some(PromptEnd { answer: Ok(reason), is_after_cancel, usage: None });
+        true
+    }
+
+    /// One pass.
+    pub(crate) fn pass(&mut self) -> Option<Plan> {
+        let world = self.world()?;
+        let decided = plan(&world, self.now());
+        for step in &decided.steps {
+            self.apply(step);
+        }
+        Some(decided)
+    }
+
+    /// Passes until nothing is left to do and only clocks longer than `horizon` run. Tells how
+    /// many passes did something.
+    pub(crate) fn converge(&mut self, horizon: Duration) -> usize {
+        let mut busy = 0;
+        for _ in 0..200 {
+            let Some(decided) = self.pass() else { return busy };
+            busy += usize::from(!decided.steps.is_empty());
+            let acted = self.agent_acts();
+            if decided.steps.is_empty() && !acted {
+                match decided.requeue {
+                    Requeue::After(wait) if wait <= horizon => {
+                        self.elapsed += wait.max(Duration::from_millis(1));
+                    }
+                    Requeue::After(_) | Requeue::AwaitChange => return busy,
+                }
+            }
+        }
+        panic!("no fixed point after 200 passes: {:?}", self.world().map(|w| plan(&w, self.now())));
+    }
+}
+
+pub(crate) fn prompt(turn: &Uid, written_at: Option<Mono>) -> Prompt {
+    Prompt {
+        turn: turn.clone(),
+        written_at,
+        cancel_asked_at: None,
+        end: None,
+        response_bytes: 0,
+        steps: 0,
+        persist_failure: None,
+    }
+}
+
+fn take_rung(live: &mut Live, rung: Rung, cause: &StopCause, now: Now, behaviour: Behaviour) {
+    let unconfirmed = live
+        .stop
+        .as_ref()
+        .map_or(0, |stop| if stop.rung == Rung::Kill { stop.unconfirmed + 1 } else { 0 });
+    live.stop = Some(Stop { rung, since: now.mono, unconfirmed, cause: cause.clone() });
+    match rung {
+        Rung::Cancel => {
+            if let Some(prompt) = &mut live.prompt {
+                prompt.cancel_asked_at = Some(now.mono);
+            }
+        }
+        Rung::Close => live.acp.close = Call::Done(()),
+        Rung::Eof | Rung::Term if behaviour == Behaviour::Deaf => {}
+        Rung::Eof | Rung::Term => {
+            live.stage = Stage::Exited { status: "exit code 0".into(), at: now.mono };
+        }
+        Rung::Kill => live.stage = Stage::Empty { status: "signal 9".into() },
+    }
+}

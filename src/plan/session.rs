@@ -1,0 +1,247 @@
+//! The stages of a pass over a session, in order.
+
+use crate::api::Code;
+use crate::api::session::{EndOutcome, SessionEnd};
+use crate::api::turn::{CancelBy, Delivery, TurnDesiredState, TurnPhase};
+use crate::clock::Now;
+
+use super::deadlines::{self, Clock};
+use super::draft::Draft;
+use super::turn::Ending;
+use super::world::{Live, Stage, StopCause, World};
+use super::{Plan, Step, ending, launch, status, stop};
+
+/// Decides what one pass does.
+pub(super) fn plan(world: &World, now: Now) -> Plan {
+    let mut draft = Draft::new(world, now);
+    launch::forgive(&mut draft);
+    ending::settle(&mut draft);
+    ending::interrupt_turns(&mut draft);
+    status::resolve(&mut draft);
+    ending::decide(&mut draft);
+    clocks(&mut draft);
+    ending::expire_if_lost(&mut draft);
+    if draft.session.status.end.is_some() {
+        ending::carry_out(&mut draft);
+    } else if world.daemon.is_stopping {
+        shut_down(&mut draft);
+    } else {
+        run(&mut draft);
+    }
+    draft.finish()
+}
+
+/// The clocks that end a session, or its process, or its turn.
+fn clocks(draft: &mut Draft<'_>) {
+    if draft.session.status.end.is_some() {
+        return;
+    }
+    let has_turn = draft.active_turn().is_some() || !draft.pending_turns().is_empty();
+    let running =
+        deadlines::running(draft.world, draft.session.status.idle_since, has_turn, draft.now);
+    if let Some(next) = deadlines::next_in(&running) {
+        draft.wake_in(next);
+    }
+    let at = draft.time();
+    match deadlines::first_over(&running) {
+        None => {}
+        Some(Clock::Ttl) => draft.end_session(SessionEnd {
+            outcome: EndOutcome::Stopped,
+            reason: "TtlExpired".to_owned(),
+            message: "its ttl ended".to_owned(),
+            code: Some(Code::TtlExpired),
+            at,
+        }),
+        Some(Clock::Inactivity) => draft.end_session(SessionEnd {
+            outcome: EndOutcome::Stopped,
+            reason: "Inactivity".to_owned(),
+            message: format!(
+                "the agent sent nothing for {} in a turn",
+                draft.session.spec.turn_inactivity_timeout
+            ),
+            code: Some(Code::TurnInactivityTimeout),
+            at,
+        }),
+        Some(Clock::Idle) => park(draft),
+    }
+}
+
+/// An idle process goes: the session hibernates if its agent can take it up again.
+fn park(draft: &mut Draft<'_>) {
+    let Some(live) = draft.world.live() else { return };
+    if live.stop.is_some() || matches!(live.stage, Stage::Empty { .. }) {
+        return;
+    }
+    let status = &draft.session.status;
+    let can_go_on = !status.prompted
+        || status.capabilities.as_ref().is_some_and(|found| found.resume || found.load);
+    if can_go_on {
+        draft.because(
+            "it had no turn for its idleTimeout: its process is stopped, it can be gone on with",
+        );
+        stop::climb(draft, live, &StopCause::Idle);
+    } else {
+        let at = draft.time();
+        draft.end_session(SessionEnd {
+            outcome: EndOutcome::Stopped,
+            reason: "IdleTimeout".to_owned(),
+            message:
+                "it had no turn for its idleTimeout, and its agent can neither resume nor load"
+                    .to_owned(),
+            code: None,
+            at,
+        });
+    }
+}
+
+/// The daemon stops: what runs is cancelled, then stopped; what waits goes on waiting.
+fn shut_down(draft: &mut Draft<'_>) {
+    let world = draft.world;
+    draft.because("the daemon stops");
+    let Some(live) = world.live() else { return };
+    match &live.stage {
+        Stage::Gated { .. } | Stage::Running | Stage::Unprovable => {
+            stop::climb(draft, live, &StopCause::Shutdown);
+        }
+        Stage::Exited { at, .. } => stop::await_empty(draft, live, *at),
+        Stage::Empty { .. } => {}
+    }
+}
+
+/// A session that takes turns.
+fn run(draft: &mut Draft<'_>) {
+    for index in draft.pending_turns() {
+        if draft.turns[index].spec.desired_state == TurnDesiredState::Cancelled {
+            ending::mark_cancel(draft, index, CancelBy::Operator);
+            ending::turn(draft, index, &Ending::NeverSent);
+        }
+    }
+    if let Some(live) = draft.world.live()
+        && is_going(live)
+    {
+        go_on_stopping(draft, live);
+        return;
+    }
+    match draft.active_turn() {
+        Some(index) => drive(draft, index),
+        None => take_next(draft),
+    }
+}
+
+/// Whether a process is on its way out, whatever the turns want.
+fn is_going(live: &Live) -> bool {
+    live.stop.is_some()
+        || matches!(live.stage, Stage::Exited { .. } | Stage::Unprovable)
+        || (live.acp.is_eof && matches!(live.stage, Stage::Running))
+}
+
+fn go_on_stopping(draft: &mut Draft<'_>, live: &Live) {
+    match &live.stage {
+        Stage::Exited { at, .. } => stop::await_empty(draft, live, *at),
+        Stage::Gated { .. } | Stage::Running | Stage::Unprovable => {
+            let cause = live.stop.as_ref().map_or(StopCause::Broken, |stop| stop.cause.clone());
+            stop::climb(draft, live, &cause);
+        }
+        Stage::Empty { .. } => {}
+    }
+}
+
+/// Takes the oldest waiting turn if everything that it needs is there.
+fn take_next(draft: &mut Draft<'_>) {
+    let Some(&index) = draft.pending_turns().first() else {
+        rest(draft);
+        return;
+    };
+    let needs_process =
+        draft.world.live().is_none_or(|live| matches!(live.stage, Stage::Empty { .. }));
+    if matches!(draft.world.process, super::world::Process::Unproven) {
+        return;
+    }
+    if needs_process && !launch::can_start(draft) {
+        wait_with(draft, index, "CannotStart");
+        return;
+    }
+    if !draft.world.has_free_slot {
+        draft.because("waits for capacity: every turn slot of the daemon is taken");
+        wait_with(draft, index, "WaitingForCapacity");
+        return;
+    }
+    let turn = &mut draft.turns[index];
+    turn.status.phase = TurnPhase::Starting;
+    turn.status.reason.clear();
+    turn.status.message.clear();
+    turn.status.started_at = Some(draft.now.time);
+    draft.change.take_slot = Some(turn.metadata.uid.clone());
+    draft.session.status.idle_since = None;
+    if needs_process && draft.world.live().is_some() {
+        // The empty process is let go of in this pass; the next one launches.
+        return;
+    }
+    drive(draft, index);
+}
+
+/// Says on a waiting turn what it waits for.
+fn wait_with(draft: &mut Draft<'_>, index: usize, reason: &str) {
+    let turn = &mut draft.turns[index];
+    reason.clone_into(&mut turn.status.reason);
+}
+
+/// No turn: the idle clock runs if there is a process.
+fn rest(draft: &mut Draft<'_>) {
+    if draft.world.live().is_some() && draft.session.status.idle_since.is_none() {
+        draft.session.status.idle_since = Some(draft.now.time);
+        let idle = draft.session.spec.idle_timeout;
+        if !idle.is_zero() {
+            draft.wake_in(idle.get());
+        }
+    }
+    draft.because("no turn");
+}
+
+/// Drives the turn that has the session.
+fn drive(draft: &mut Draft<'_>, index: usize) {
+    if draft.turns[index].spec.desired_state == TurnDesiredState::Cancelled {
+        ending::mark_cancel(draft, index, CancelBy::Operator);
+    }
+    let is_cancelled = draft.turns[index].status.cancel.is_some();
+    let delivery = draft.turns[index].status.delivery;
+    match (is_cancelled, delivery) {
+        (true, Delivery::NotSent) => {
+            ending::turn(draft, index, &Ending::NeverSent);
+            draft.wake_in(std::time::Duration::ZERO);
+        }
+        (true, Delivery::Unknown | Delivery::Sent) => cancel(draft, index),
+        (false, Delivery::NotSent | Delivery::Unknown) => launch::progress(draft, index),
+        (false, Delivery::Sent) => draft.because("the turn runs"),
+    }
+}
+
+/// Cancels the turn that the agent has.
+fn cancel(draft: &mut Draft<'_>, index: usize) {
+    let world = draft.world;
+    draft.turns[index].status.phase = TurnPhase::Cancelling;
+    let uid = draft.turns[index].metadata.uid.clone();
+    let Some(live) = world.live() else {
+        ending::turn(draft, index, &Ending::Unconfirmed);
+        return;
+    };
+    let Some(prompt) = live.prompt.as_ref().filter(|prompt| prompt.turn == uid) else {
+        // Recorded as being written, but this process never had it.
+        ending::turn(draft, index, &Ending::NeverSent);
+        return;
+    };
+    draft.because("waits for the agent to confirm the cancel");
+    if prompt.cancel_asked_at.is_none() {
+        // The connection chooses the moment: right behind a prompt some agents lose a cancel.
+        draft.act(Step::CancelPrompt { turn: uid });
+    }
+    let asked =
+        draft.turns[index].status.cancel.as_ref().map_or(draft.now.time, |cancel| cancel.at);
+    let grace = world.stop_times().cancel.get();
+    let passed = draft.time().since(asked);
+    if passed >= grace {
+        stop::climb(draft, live, &StopCause::Unconfirmed);
+    } else {
+        draft.wake_in(grace.saturating_sub(passed));
+    }
+}

@@ -1,0 +1,221 @@
+//! What a session shows of itself: conditions, and the one table that derives its phase.
+//!
+//! Derived last in every pass from what is recorded; nothing decides by it.
+
+use crate::api::condition::ConditionStatus::{False, True, Unknown};
+use crate::api::session::{DesiredState, EndOutcome, ProcessState, SessionPhase};
+use crate::api::turn::TurnPhase;
+use crate::api::{Session, SessionStatus, Time, Turn};
+
+use super::deadlines;
+use super::draft::Draft;
+use super::world::{Call, Finding, Live, Missing, Stage, World};
+
+/// The annotation that names the manifest file that made an object.
+pub const MANAGED_BY: &str = "spawnlet.dev/managed-by";
+
+/// Says whether agent and directories were found, and pins the directories.
+pub(super) fn resolve(draft: &mut Draft<'_>) {
+    let world = draft.world;
+    let (now, generation) = (draft.time(), draft.session.metadata.generation);
+    let status = &mut draft.session.status;
+    if let Finding::Found(scope) = &world.scope
+        && status.scope.is_none()
+    {
+        status.scope = Some((**scope).clone());
+    }
+    let mut set = |kind: &str, missing: Option<&Missing>| match missing {
+        None => status.conditions.set(kind, True, "Resolved", "", generation, now),
+        Some(missing) => {
+            status.conditions.set(
+                kind,
+                False,
+                missing.reason,
+                missing.message.clone(),
+                generation,
+                now,
+            );
+        }
+    };
+    match &world.agent {
+        Finding::Found(_) => set("AgentResolved", None),
+        Finding::Missing(missing) => set("AgentResolved", Some(missing)),
+        Finding::Unknown => {}
+    }
+    match &world.scope {
+        Finding::Found(_) => set("ScopeResolved", None),
+        Finding::Missing(missing) => set("ScopeResolved", Some(missing)),
+        Finding::Unknown => {}
+    }
+}
+
+/// Fills in everything that is derived.
+pub(super) fn derive(session: &mut Session, turns: &[Turn], world: &World, now: Time, why: &str) {
+    let generation = session.metadata.generation;
+    session.status.observed_generation = generation;
+    let active = turns.iter().find(|turn| is_active(turn));
+    let pending = turns.iter().filter(|turn| turn.status.phase == TurnPhase::Pending);
+    let queued = u32::try_from(pending.count()).unwrap_or(u32::MAX);
+    session.status.active_turn = active.map(|turn| turn.metadata.name.clone());
+    session.status.queued_turns = queued;
+    session.status.lineage.ttl_expires_at = deadlines::ttl_deadline(world);
+    let has_turn = active.is_some() || queued > 0;
+    session.status.next_deadline = deadlines::next_durable(session, has_turn);
+    conditions(session, world, now);
+    let (phase, reason) = phase(session, active, queued, world);
+    let status = &mut session.status;
+    status.phase = phase;
+    status.reason = reason;
+    status.message = match (&status.end, phase) {
+        (Some(end), _) => end.message.clone(),
+        (None, SessionPhase::Pending) => why.to_owned(),
+        (None, _) => String::new(),
+    };
+}
+
+fn is_active(turn: &Turn) -> bool {
+    turn.status.phase != TurnPhase::Pending && !turn.status.phase.is_final()
+}
+
+/// The one table from what is recorded to the phase that people see, and a reason in one word.
+fn phase(
+    session: &Session,
+    active: Option<&Turn>,
+    queued: u32,
+    world: &World,
+) -> (SessionPhase, String) {
+    let status = &session.status;
+    if session.metadata.is_deleting() || session.spec.desired_state == DesiredState::Deleted {
+        return (SessionPhase::Terminating, "Deleted".to_owned());
+    }
+    if let Some(end) = &status.end {
+        let phase = match (status.finished_at, end.outcome) {
+            (None, _) => SessionPhase::Cancelling,
+            (Some(_), EndOutcome::Stopped) => SessionPhase::Stopped,
+            (Some(_), EndOutcome::Failed) => SessionPhase::Failed,
+            (Some(_), EndOutcome::Expired) => SessionPhase::Expired,
+        };
+        return (phase, end.reason.clone());
+    }
+    if let Some(turn) = active {
+        let phase = match turn.status.phase {
+            TurnPhase::Starting => SessionPhase::Starting,
+            TurnPhase::Running => SessionPhase::Running,
+            TurnPhase::Cancelling => SessionPhase::Cancelling,
+            TurnPhase::Pending
+            | TurnPhase::Completed
+            | TurnPhase::Failed
+            | TurnPhase::Cancelled
+            | TurnPhase::Expired
+            | TurnPhase::Interrupted
+            | TurnPhase::Discarded => SessionPhase::Idle,
+        };
+        return (phase, String::new());
+    }
+    if status.process.is_some() {
+        return (SessionPhase::Idle, String::new());
+    }
+    if let Some(reason) = unresolved(world) {
+        return (SessionPhase::Pending, reason.to_owned());
+    }
+    if status.prompted {
+        return (SessionPhase::Hibernated, status.restarts.reason.clone());
+    }
+    match (queued, status.restarts.count) {
+        (0, _) => (SessionPhase::Idle, "NotStarted".to_owned()),
+        (_, 0) if world.has_free_slot => (SessionPhase::Pending, "Queued".to_owned()),
+        (_, 0) => (SessionPhase::Pending, "WaitingForCapacity".to_owned()),
+        (_, _) => (SessionPhase::Pending, status.restarts.reason.clone()),
+    }
+}
+
+fn unresolved(world: &World) -> Option<&'static str> {
+    match (&world.agent, &world.scope) {
+        (Finding::Missing(missing), _) | (_, Finding::Missing(missing)) => Some(missing.reason),
+        (Finding::Found(_) | Finding::Unknown, Finding::Found(_) | Finding::Unknown) => None,
+    }
+}
+
+fn conditions(session: &mut Session, world: &World, now: Time) {
+    let generation = session.metadata.generation;
+    let is_managed = session.metadata.annotations.contains_key(MANAGED_BY);
+    let status = &mut session.status;
+    let (ready, reason, message) = process_ready(status);
+    status.conditions.set("ProcessReady", ready, &reason, message, generation, now);
+    let live = world.live();
+    let is_open = live.is_some_and(|live| matches!(live.acp.open, Call::Done(_)));
+    if status.process.is_some() && is_open {
+        status.conditions.set("SessionReady", True, "Open", "", generation, now);
+    } else {
+        status.conditions.set("SessionReady", False, "NotOpen", "", generation, now);
+    }
+    flag(status, "ManagedByManifest", is_managed, ("FromFile", ""), generation, now);
+    let is_looping = status.restarts.count > 0 && status.restarts.next_attempt_at.is_none();
+    let why = status.restarts.last_error.clone();
+    flag(status, "Stalled", is_looping, ("CrashLoopBackOff", &why), generation, now);
+    let lost = status.has_lost_memory;
+    let message = "the agent lost the session; a new one without its memory took its place";
+    flag(status, "MemoryLost", lost, ("SessionLost", message), generation, now);
+    let unconfirmed = live.is_some_and(is_unconfirmed);
+    let message = "the process tree was killed and is not proven empty; it is killed again";
+    flag(status, "KillUnconfirmed", unconfirmed, ("StillPopulated", message), generation, now);
+    if live.is_some_and(|live| live.noise_lines > 0) {
+        let message =
+            "the agent writes lines to standard output that are no protocol; they are skipped";
+        status.conditions.set("StdoutNoise", True, "NotJsonRpc", message, generation, now);
+    }
+}
+
+/// A condition that stands only while it holds.
+fn flag(
+    status: &mut SessionStatus,
+    kind: &str,
+    holds: bool,
+    (reason, message): (&str, &str),
+    generation: i64,
+    now: Time,
+) {
+    if holds {
+        status.conditions.set(kind, True, reason, message, generation, now);
+    } else {
+        status.conditions.remove(kind);
+    }
+}
+
+fn is_unconfirmed(live: &Live) -> bool {
+    live.stage == Stage::Unprovable || live.stop.as_ref().is_some_and(|stop| stop.unconfirmed > 0)
+}
+
+fn process_ready(status: &SessionStatus) -> (crate::api::ConditionStatus, String, String) {
+    match &status.process {
+        None if status.restarts.count > 0 => {
+            let reason = if status.restarts.next_attempt_at.is_some() {
+                "BackOff"
+            } else {
+                "CrashLoopBackOff"
+            };
+            (False, reason.to_owned(), status.restarts.last_error.clone())
+        }
+        None if status.incarnation.0 == 0 => {
+            (False, "NotStarted".to_owned(), "a process is started for a turn".to_owned())
+        }
+        None => (False, "NotRunning".to_owned(), String::new()),
+        Some(process) => match process.state {
+            ProcessState::Launching => (False, "Launching".to_owned(), String::new()),
+            ProcessState::Running => (True, "Running".to_owned(), String::new()),
+            ProcessState::Stopping => (False, "Stopping".to_owned(), String::new()),
+            ProcessState::Unknown => (Unknown, "KillUnconfirmed".to_owned(), String::new()),
+        },
+    }
+}
+
+/// Whether the record differs in more than what may be written along with something else.
+pub(super) fn is_worth_writing(seen: &Session, wanted: &Session) -> bool {
+    if seen.spec != wanted.spec || seen.metadata != wanted.metadata {
+        return true;
+    }
+    let mut wanted = wanted.status.clone();
+    wanted.last_activity_at = seen.status.last_activity_at;
+    wanted.config.clone_from(&seen.status.config);
+    seen.status != wanted
+}

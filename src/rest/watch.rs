@@ -1,0 +1,403 @@
+//! watch: a stream of changes, one JSON object a line.
+//!
+//! Starts from nothing (everything as ADDED), from a revision, or as a streaming list
+//! (`sendInitialEvents`). Each object that starts or ceases to match the selector is told as ADDED
+//! or DELETED. A watcher holds its place in the store's log, the keys that match now (only if they
+//! can change their mind) and at most one encoded event: a slow client holds back itself alone.
+
+use std::collections::{HashSet, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::time::Sleep;
+
+use super::query::Query;
+use super::read::{object_at, object_of, prefix_of};
+use super::resource::Resource;
+use super::selector::Filter;
+use super::status::Failure;
+use super::view::View;
+use super::{State, never_stored};
+use crate::api::Kind;
+use crate::store::{Change, Key, Record, Rev, Watch};
+
+/// How long after news that did not concern a watcher it gets a bookmark, if it wants any: rare
+/// enough to cost nothing, often enough that it can come back before history is forgotten.
+const BOOKMARK_AFTER: Duration = Duration::from_secs(30);
+
+/// Opens a watch on a collection.
+pub(super) async fn open(
+    state: &Arc<State>,
+    resource: Resource,
+    kind: Kind,
+    namespace: Option<&str>,
+    headers: &HeaderMap,
+    query: &Query,
+) -> Result<Response, Failure> {
+    let view = View::of(headers, query)?;
+    let filter = Filter::of(resource, query)?;
+    let start = Start::of(query)?;
+    let timeout = query.number("timeoutSeconds")?;
+    let wants_bookmarks = query.bool("allowWatchBookmarks")?;
+    let prefix = prefix_of(kind, namespace, &filter);
+    let mut watcher = Watcher {
+        source: None,
+        since: Rev(0),
+        prefix,
+        view,
+        resource,
+        tracked: filter.is_mutable().then(Tracked::default),
+        filter,
+        initial: VecDeque::new(),
+        ends_initial: matches!(start, Start::List),
+        wants_bookmarks,
+        told: Rev(0),
+        bookmark_due: None,
+        deadline: timeout
+            .filter(|seconds| *seconds > 0)
+            .map(|seconds| Box::pin(tokio::time::sleep(Duration::from_secs(seconds)))),
+        is_over: false,
+        state: Arc::clone(state),
+    };
+    watcher.start(start).await?;
+    let stream = futures::stream::unfold(watcher, |mut watcher| async move {
+        let chunk = watcher.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(chunk), watcher))
+    });
+    let mut response = Response::new(Body::from_stream(stream));
+    *response.status_mut() = StatusCode::OK;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(never_stored(response))
+}
+
+/// Where a watch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// Everything as it is, then what changes.
+    All,
+    /// The same, with a bookmark between the two.
+    List,
+    /// What changed after a revision.
+    After(Rev),
+}
+
+impl Start {
+    fn of(query: &Query) -> Result<Self, Failure> {
+        match query.get("resourceVersionMatch") {
+            None | Some("NotOlderThan") => {}
+            Some(other) => {
+                return Err(Failure::bad_request(format!(
+                    "query resourceVersionMatch={other}: a watch takes NotOlderThan alone"
+                )));
+            }
+        }
+        let rev = query.number("resourceVersion")?.unwrap_or(0);
+        Ok(if query.bool("sendInitialEvents")? {
+            Self::List
+        } else if rev == 0
+            || query.has("sendInitialEvents") && query.get("resourceVersion").is_none()
+        {
+            Self::All
+        } else {
+            Self::After(Rev(rev))
+        })
+    }
+}
+
+/// Which objects the client holds, for selectors that an object can start or cease to match.
+#[derive(Debug, Default)]
+struct Tracked {
+    /// These match, as far as was told.
+    matching: HashSet<Key>,
+    /// These changed between the watch's start and its first list: whether they matched at the
+    /// start cannot be known.
+    unknown: HashSet<Key>,
+}
+
+struct Watcher {
+    state: Arc<State>,
+    source: Option<Watch>,
+    /// Everything up to here was read from the store.
+    since: Rev,
+    prefix: String,
+    view: View,
+    resource: Resource,
+    filter: Filter,
+    tracked: Option<Tracked>,
+    initial: VecDeque<Record>,
+    ends_initial: bool,
+    wants_bookmarks: bool,
+    /// The revision that the client can come back from.
+    told: Rev,
+    bookmark_due: Option<Pin<Box<Sleep>>>,
+    deadline: Option<Pin<Box<Sleep>>>,
+    is_over: bool,
+}
+
+/// What ended the wait for the next thing to do.
+enum Wake {
+    Shutdown,
+    Deadline,
+    Bookmark,
+    Change(Option<Change>),
+}
+
+impl Watcher {
+    async fn start(&mut self, start: Start) -> Result<(), Failure> {
+        match start {
+            Start::All | Start::List => {
+                let (records, rev) = self.state.store.list(&self.prefix, None, 0).await?;
+                self.initial = records.into();
+                self.since = rev;
+            }
+            Start::After(since) => {
+                let head = self.state.store.head().await?;
+                if since > head {
+                    return Err(regressed(since, head));
+                }
+                self.since = since;
+                self.seed(since).await?;
+            }
+        }
+        self.told = self.since;
+        self.source = Some(self.state.store.watch(&self.prefix, self.since).await?);
+        // A start that lies too far back is a 410, as long as nothing was sent.
+        Ok(())
+    }
+
+    /// Finds out what matches at the start of a watch from a revision.
+    async fn seed(&mut self, since: Rev) -> Result<(), Failure> {
+        let Some(tracked) = &mut self.tracked else { return Ok(()) };
+        let (records, _) = self.state.store.list(&self.prefix, None, 0).await?;
+        for record in records {
+            if record.create_rev > since {
+                continue;
+            }
+            if record.rev > since {
+                tracked.unknown.insert(record.key);
+            } else if self.filter.matches(&object_of(&record)?) {
+                tracked.matching.insert(record.key);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next line; `None` once the watch is over.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if self.is_over {
+                return None;
+            }
+            if let Some(record) = self.initial.pop_front() {
+                match self.on_initial(&record) {
+                    Some(line) => return Some(line),
+                    None => continue,
+                }
+            }
+            if self.ends_initial {
+                self.ends_initial = false;
+                return Some(self.bookmark(true));
+            }
+            match self.wait().await {
+                Wake::Shutdown => return None,
+                Wake::Deadline => {
+                    self.is_over = true;
+                    let has_news = self.wants_bookmarks && self.since > self.told;
+                    return has_news.then(|| self.bookmark(false));
+                }
+                Wake::Bookmark => {
+                    self.bookmark_due = None;
+                    return Some(self.bookmark(false));
+                }
+                Wake::Change(change) => {
+                    if let Some(line) = self.on_change(change).await {
+                        return Some(line);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn wait(&mut self) -> Wake {
+        let Some(source) = &mut self.source else { return Wake::Change(None) };
+        // Every branch is cancel-safe: a token, two timers, and `Watch::next`.
+        tokio::select! {
+            biased;
+            () = self.state.shutdown.cancelled() => Wake::Shutdown,
+            () = due(&mut self.deadline) => Wake::Deadline,
+            change = source.next() => Wake::Change(change),
+            () = due(&mut self.bookmark_due) => Wake::Bookmark,
+        }
+    }
+
+    fn on_initial(&mut self, record: &Record) -> Option<Bytes> {
+        let object = match object_of(record) {
+            Ok(object) => object,
+            Err(failure) => return Some(self.fail(&failure)),
+        };
+        if !self.filter.matches(&object) {
+            return None;
+        }
+        if let Some(tracked) = &mut self.tracked {
+            tracked.matching.insert(record.key.clone());
+        }
+        Some(self.event("ADDED", object))
+    }
+
+    async fn on_change(&mut self, change: Option<Change>) -> Option<Bytes> {
+        match change {
+            Some(Change::Put(record)) => {
+                self.since = record.rev;
+                self.on_put(&record)
+            }
+            Some(Change::Delete { key, last, rev }) => {
+                self.since = rev;
+                self.on_delete(&key, &last, rev)
+            }
+            Some(Change::Bookmark(rev)) => {
+                self.since = self.since.max(rev);
+                self.plan_bookmark();
+                None
+            }
+            Some(Change::Compacted { oldest }) => Some(self.fail(&Failure::expired(format!(
+                "too old resource version: {} ({oldest}); list anew and watch from there",
+                self.since
+            )))),
+            Some(Change::Regressed { head }) => Some(self.fail(&regressed(self.since, head))),
+            Some(Change::Lost(reason)) => {
+                tracing::warn!(%reason, since = %self.since, "a watch was lost and starts again");
+                match self.state.store.watch(&self.prefix, self.since).await {
+                    Ok(source) => {
+                        self.source = Some(source);
+                        None
+                    }
+                    Err(error) => Some(self.fail(&error.into())),
+                }
+            }
+            None => {
+                self.is_over = true;
+                None
+            }
+        }
+    }
+
+    fn on_put(&mut self, record: &Record) -> Option<Bytes> {
+        let object = match object_of(record) {
+            Ok(object) => object,
+            Err(failure) => return Some(self.fail(&failure)),
+        };
+        let is_match = self.filter.matches(&object);
+        let kind = match &mut self.tracked {
+            None if !is_match => None,
+            None if record.create_rev == record.rev => Some("ADDED"),
+            None => Some("MODIFIED"),
+            Some(tracked) => {
+                let was_unknown = tracked.unknown.remove(&record.key);
+                let was_match = if is_match {
+                    !tracked.matching.insert(record.key.clone())
+                } else {
+                    tracked.matching.remove(&record.key)
+                };
+                match (was_match || was_unknown, is_match) {
+                    (false, false) => None,
+                    (false, true) => Some("ADDED"),
+                    (true, true) => Some("MODIFIED"),
+                    (true, false) => Some("DELETED"),
+                }
+            }
+        };
+        if kind.is_none() {
+            self.plan_bookmark();
+        }
+        kind.map(|kind| self.event(kind, object))
+    }
+
+    fn on_delete(&mut self, key: &Key, last: &[u8], rev: Rev) -> Option<Bytes> {
+        let object = match object_at(key, last, rev) {
+            Ok(object) => object,
+            Err(failure) => return Some(self.fail(&failure)),
+        };
+        let was_match = match &mut self.tracked {
+            None => self.filter.matches(&object),
+            Some(tracked) => {
+                let was_unknown = tracked.unknown.remove(key);
+                tracked.matching.remove(key) || (was_unknown && self.filter.matches(&object))
+            }
+        };
+        was_match.then(|| self.event("DELETED", object))
+    }
+
+    fn plan_bookmark(&mut self) {
+        if self.wants_bookmarks && self.since > self.told && self.bookmark_due.is_none() {
+            self.bookmark_due = Some(Box::pin(tokio::time::sleep(BOOKMARK_AFTER)));
+        }
+    }
+
+    fn event(&mut self, kind: &str, object: Value) -> Bytes {
+        self.told = self.since;
+        self.bookmark_due = None;
+        let object = self.view.one(self.resource, object, self.state.clock.now().time);
+        line(&json!({"type": kind, "object": object}))
+    }
+
+    fn bookmark(&mut self, ends_initial: bool) -> Bytes {
+        self.told = self.since;
+        let mut metadata = json!({"resourceVersion": self.since.to_string()});
+        if let (true, Some(map)) = (ends_initial, metadata.as_object_mut()) {
+            map.insert("annotations".to_owned(), json!({"k8s.io/initial-events-end": "true"}));
+        }
+        let object = json!({
+            "kind": self.resource.kind(),
+            "apiVersion": self.resource.api_version(),
+            "metadata": metadata,
+        });
+        let object = match self.view {
+            View::Plain => object,
+            // A bookmark as a table has one row without cells; its object carries the annotation.
+            View::Table(_) => json!({
+                "kind": "Table",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": {"resourceVersion": self.since.to_string()},
+                "columnDefinitions": [],
+                "rows": [{"cells": [], "object": super::view::partial(&object)}],
+            }),
+            View::Partial => super::view::partial(&object),
+        };
+        line(&json!({"type": "BOOKMARK", "object": object}))
+    }
+
+    /// The last line of a watch that cannot go on.
+    fn fail(&mut self, failure: &Failure) -> Bytes {
+        self.is_over = true;
+        line(&json!({"type": "ERROR", "object": failure.to_value()}))
+    }
+}
+
+/// Ends when a timer does; never, if there is none.
+async fn due(timer: &mut Option<Pin<Box<Sleep>>>) {
+    match timer {
+        Some(timer) => timer.as_mut().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn regressed(since: Rev, head: Rev) -> Failure {
+    Failure::expired(format!(
+        "resourceVersion {since} lies after the store's newest, {head}: the store was put back to \
+         an older state; list anew and watch from there"
+    ))
+}
+
+fn line(event: &Value) -> Bytes {
+    let mut text = event.to_string();
+    text.push('\n');
+    Bytes::from(text)
+}

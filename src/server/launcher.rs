@@ -1,0 +1,184 @@
+//! The loop's port to processes, on top of `runtime`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use tokio::sync::mpsc;
+
+use crate::api::Agent;
+use crate::api::session::Scope;
+use crate::controller::process::{
+    Control, Events, LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent,
+};
+use crate::plan::world::{Finding, Missing, ProcessIdentity};
+use crate::runtime::{self, LaunchSpec, environment, executable, leftovers, scope};
+
+/// Starts agents under shims.
+pub(super) struct RuntimeLauncher {
+    launcher: runtime::Launcher,
+    own_bin: PathBuf,
+}
+
+impl RuntimeLauncher {
+    pub(super) fn new(store_id: &str) -> Result<Self, runtime::launch::Error> {
+        let options = runtime::Options::detect(store_id)?;
+        let own_bin = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("spawnlet"));
+        Ok(Self { launcher: runtime::Launcher::new(options), own_bin })
+    }
+
+    pub(super) async fn sweep(&self) -> io::Result<leftovers::Report> {
+        self.launcher.sweep().await
+    }
+}
+
+#[async_trait]
+impl Launcher for RuntimeLauncher {
+    async fn launch(&self, request: LaunchRequest) -> Result<Launched, LaunchError> {
+        let spec = self.spec(&request)?;
+        let mut process = self
+            .launcher
+            .spawn(spec)
+            .await
+            .map_err(|error| LaunchError { reason: "LaunchFailed", message: error.to_string() })?;
+        let identity = process.identity();
+        let identity = ProcessIdentity {
+            shim_pid: identity.shim_pid,
+            start_time: identity.start_time,
+            pidfd_inode: identity.pidfd_inode,
+            cgroup: identity.cgroup.as_ref().map(|path| path.display().to_string()),
+        };
+        let (stdin, stdout, stderr) =
+            (process.take_stdin(), process.take_stdout(), process.take_stderr());
+        let (Some(stdin), Some(stdout), Some(stderr), Some(from)) =
+            (stdin, stdout, stderr, process.events())
+        else {
+            let message = "the process has no pipes (a defect)".to_owned();
+            return Err(LaunchError { reason: "LaunchFailed", message });
+        };
+        Ok(Launched {
+            identity,
+            stdin: Box::new(stdin),
+            stdout: Box::new(stdout),
+            stderr: Box::new(stderr),
+            events: Box::new(TreeEvents(from)),
+            control: Box::new(Tree(process)),
+        })
+    }
+
+    fn find_agent(&self, agent: &Agent) -> Result<(), LaunchError> {
+        let argv = argv(agent)?;
+        let path = std::env::var_os("PATH");
+        // A relative program is found below the session's directory, which is not known here.
+        if argv[0].contains('/') && !argv[0].starts_with('/') {
+            return Ok(());
+        }
+        let path = agent.spec.env.get("PATH").map(OsString::from).or(path);
+        executable::resolve(&argv[0], &agent.spec.path, path.as_deref(), Path::new("/"))
+            .map(drop)
+            .map_err(|error| not_found(agent, &error))
+    }
+
+    fn find_scope(&self, cwd: &str, additional: &[String], label: String) -> Finding<Scope> {
+        match scope::resolve(cwd, additional, &label) {
+            Ok(scope) => Finding::Found(Box::new(scope)),
+            Err(error) => Finding::Missing(Missing {
+                reason: "DirectoryNotFound",
+                message: error.to_string(),
+            }),
+        }
+    }
+}
+
+impl RuntimeLauncher {
+    fn spec(&self, request: &LaunchRequest) -> Result<LaunchSpec, LaunchError> {
+        let LaunchRequest { session, agent, scope, instance } = request;
+        let identity = environment::Identity {
+            session: &session.metadata.uid,
+            name: &session.metadata.name,
+            namespace: &session.metadata.namespace,
+            agent: &session.spec.agent,
+            parent: session.status.lineage.parent.as_ref(),
+            model: None,
+            bin: &self.own_bin,
+            instance,
+        };
+        let env: BTreeMap<OsString, OsString> =
+            environment::build(std::env::vars_os(), &agent.spec, &identity);
+        let argv = argv(agent)?;
+        let cwd = PathBuf::from(&scope.cwd);
+        let path = env.get(&OsString::from("PATH")).map(OsString::as_os_str);
+        let program = executable::resolve(&argv[0], &agent.spec.path, path, &cwd)
+            .map_err(|error| not_found(agent, &error))?;
+        let mut words: Vec<OsString> = argv.into_iter().map(OsString::from).collect();
+        words[0] = program.into();
+        Ok(LaunchSpec { argv: words, cwd, env, instance: instance.clone() })
+    }
+}
+
+/// Program and arguments; never empty.
+fn argv(agent: &Agent) -> Result<Vec<String>, LaunchError> {
+    let fault = |message: String| LaunchError { reason: "CommandInvalid", message };
+    let words = match (&agent.spec.argv, &agent.spec.command) {
+        (Some(argv), _) => argv.clone(),
+        (None, Some(command)) => executable::split(command).map_err(|error| {
+            fault(format!("Agent {}: spec.command: {error}", agent.metadata.name))
+        })?,
+        (None, None) => Vec::new(),
+    };
+    if words.first().is_none_or(String::is_empty) {
+        return Err(fault(format!("Agent {} has neither command nor argv", agent.metadata.name)));
+    }
+    Ok(words)
+}
+
+fn not_found(agent: &Agent, error: &executable::Error) -> LaunchError {
+    LaunchError {
+        reason: "ExecutableNotFound",
+        message: format!("Agent {}: {error}", agent.metadata.name),
+    }
+}
+
+/// A process tree of the runtime's.
+struct Tree(runtime::Process);
+
+impl Control for Tree {
+    fn open_gate(&self) {
+        // A shim that is gone tells so by its events.
+        if let Err(error) = self.0.open_gate() {
+            tracing::warn!(%error, "a gate could not be opened");
+        }
+    }
+
+    fn terminate(&self) {
+        if let Err(error) = self.0.terminate() {
+            tracing::debug!(%error, "SIGTERM could not be sent; the next rung kills");
+        }
+    }
+
+    fn kill_tree(&self) {
+        self.0.kill_tree();
+    }
+}
+
+/// A process tree's events, in the loop's words.
+struct TreeEvents(mpsc::Receiver<runtime::ProcessEvent>);
+
+#[async_trait]
+impl Events for TreeEvents {
+    async fn next(&mut self) -> Option<ProcessEvent> {
+        Some(match self.0.recv().await? {
+            runtime::ProcessEvent::Started { pid } => ProcessEvent::Started { pid },
+            runtime::ProcessEvent::ExecFailed { stage, errno } => ProcessEvent::ExecFailed {
+                message: format!("{stage:?}: {}", io::Error::from_raw_os_error(errno)),
+            },
+            runtime::ProcessEvent::Exited(exit) => {
+                ProcessEvent::Exited { status: exit.to_string() }
+            }
+            runtime::ProcessEvent::ShimGone => ProcessEvent::ShimGone,
+            runtime::ProcessEvent::TreeEmpty => ProcessEvent::TreeEmpty,
+        })
+    }
+}

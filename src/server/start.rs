@@ -1,0 +1,492 @@
+//! Start and stop of the daemon, in order.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::admission::{self, Admission};
+use crate::api::config::{Config, LogFormat};
+use crate::api::{FieldErrors, SessionSpec, TurnSpec, Uid};
+use crate::cli::ServeOptions;
+use crate::clock::{SharedClock, SystemClock};
+use crate::controller::{self, Controller};
+use crate::manifests;
+use crate::plan::capacity::Limits;
+use crate::ports::Health as _;
+use crate::rest;
+use crate::runtime::{self, leftovers};
+use crate::store::journal::Journal;
+use crate::store::records::Records;
+use crate::store::sqlite::{self, SqliteStore};
+use crate::store::{SharedBlobs, SharedStore, keys};
+
+use super::health::Status;
+use super::{files, launcher};
+
+/// How often the backstops look.
+const BACKSTOP_EVERY: Duration = Duration::from_secs(5);
+
+/// Why the daemon did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A value of the configuration is wrong.
+    #[error("the configuration is wrong: {0}")]
+    Config(FieldErrors),
+    /// The configuration file cannot be read.
+    #[error("the configuration file {} cannot be used: {problem}", .path.display())]
+    ConfigFile {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong, with its place.
+        problem: String,
+    },
+    /// Neither a flag nor the environment tells where the data directory is.
+    #[error("no data directory: set --data-dir, XDG_STATE_HOME or HOME")]
+    NoDataDir,
+    /// The store was not opened.
+    #[error(transparent)]
+    Open(#[from] sqlite::OpenError),
+    /// The store failed during the start.
+    #[error("the store failed during the start: {0}")]
+    Store(#[from] crate::store::Error),
+    /// The records failed during the start.
+    #[error("the records could not be read during the start: {0}")]
+    Records(#[from] crate::store::records::Error),
+    /// The journal of prompts cannot be opened.
+    #[error("the journal of prompts cannot be opened: {0}")]
+    Journal(#[from] crate::store::journal::Error),
+    /// The default namespace could not be made.
+    #[error("the default namespace could not be made: {0}")]
+    Namespace(admission::Refusal),
+    /// Something of the machine is missing.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Processes cannot be started.
+    #[error(transparent)]
+    Launch(#[from] runtime::launch::Error),
+}
+
+fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+    let what = what.into();
+    move |source| Error::System { what, source }
+}
+
+/// Runs the daemon until SIGTERM or SIGINT.
+pub(super) async fn run(options: ServeOptions) -> Result<(), Error> {
+    let config = load_config(&options)?;
+    start_log(&config);
+    let data_dir = data_dir(&options, &config)?;
+    runtime::become_subreaper().map_err(system("the daemon cannot adopt orphans"))?;
+    let clock: SharedClock = Arc::new(SystemClock::new());
+    let (store, opened) = {
+        let data_dir = data_dir.clone();
+        tokio::task::spawn_blocking(move || sqlite::open(&data_dir, sqlite::Options::default()))
+            .await
+            .map_err(|error| system("the store's thread failed")(io::Error::other(error)))??
+    };
+    let store = Arc::new(store);
+    tracing::info!(data_dir = %data_dir.display(), ?opened, "the store is open");
+    let daemon = Daemon::assemble(options, config, data_dir, clock, &store, opened).await?;
+    let outcome = daemon.serve().await;
+    store.close().await;
+    outcome
+}
+
+fn load_config(options: &ServeOptions) -> Result<Config, Error> {
+    let file = match &options.config {
+        None => None,
+        Some(path) => {
+            let fault = |problem: String| Error::ConfigFile { path: path.clone(), problem };
+            let bytes = std::fs::read(path).map_err(|error| fault(error.to_string()))?;
+            let value =
+                manifests::yaml::decode_config::<serde_json::Value>(&bytes).map_err(|faults| {
+                    fault(faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+                })?;
+            Some(value)
+        }
+    };
+    let mut sets = options.sets.clone();
+    // Flags of their own stand above the file like `--set`.
+    sets.extend(options.listen.iter().map(|listen| format!("listen={listen}")));
+    sets.extend(options.log_level.iter().map(|level| format!("log.level={level}")));
+    let loaded = crate::api::config::load(file.as_ref(), &sets).map_err(Error::Config)?;
+    let mut config = loaded.config;
+    match options.log_format {
+        Some(crate::cli::serve::LogFormat::Json) => config.log.format = LogFormat::Json,
+        Some(crate::cli::serve::LogFormat::Text) => config.log.format = LogFormat::Text,
+        None => {}
+    }
+    refuse_open_address(config.listen, config.insecure_listen)?;
+    Ok(config)
+}
+
+/// An address that others reach needs an explicit word: there is no TLS on it.
+fn refuse_open_address(listen: SocketAddr, is_allowed: bool) -> Result<(), Error> {
+    let is_loopback = match listen.ip() {
+        IpAddr::V4(ip) => ip.is_loopback(),
+        IpAddr::V6(ip) => ip.is_loopback(),
+    };
+    if is_loopback || is_allowed {
+        return Ok(());
+    }
+    let mut errors = FieldErrors::default();
+    errors.push(
+        crate::api::FieldPath::new("listen"),
+        crate::api::field::FieldErrorReason::FieldValueForbidden,
+        format!("{listen} can be reached from outside and has no TLS; listen on 127.0.0.1, or set insecureListen"),
+    );
+    Err(Error::Config(errors))
+}
+
+fn start_log(config: &Config) {
+    let filter = tracing_subscriber::EnvFilter::try_new(&config.log.level)
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // A second subscriber in one process (tests) is no fault.
+    let _ = match config.log.format {
+        LogFormat::Json => log.json().try_init(),
+        LogFormat::Text => log.try_init(),
+    };
+}
+
+fn data_dir(options: &ServeOptions, config: &Config) -> Result<PathBuf, Error> {
+    let configured = config.data_dir.as_ref().map(PathBuf::from);
+    configured.or_else(|| options.data_dir.clone()).ok_or(Error::NoDataDir)
+}
+
+/// Everything that runs.
+struct Daemon {
+    controller: controller::Service,
+    manifests: manifests::Service,
+    manifests_handle: manifests::Handle,
+    listeners: Vec<rest::Listener>,
+    router: axum::Router,
+    connections_max: usize,
+    address: SocketAddr,
+    health: Arc<Status>,
+    launcher: Arc<launcher::RuntimeLauncher>,
+    live: controller::Handle,
+    admission: Arc<Admission>,
+    store: SharedStore,
+    /// Ends the API's streams.
+    api_stop: CancellationToken,
+}
+
+impl Daemon {
+    async fn assemble(
+        options: ServeOptions,
+        config: Config,
+        data_dir: PathBuf,
+        clock: SharedClock,
+        sqlite: &Arc<SqliteStore>,
+        opened: sqlite::Opened,
+    ) -> Result<Self, Error> {
+        let store: SharedStore = Arc::clone(sqlite) as SharedStore;
+        let blobs: SharedBlobs = Arc::clone(sqlite) as SharedBlobs;
+        let records = Records::new(Arc::clone(&store));
+        let store_id = store.identity().await?;
+        clear_leftovers(&records, &store_id).await?;
+        let journal = Arc::new(Journal::open(&data_dir)?);
+        settle_journal(&records, &journal).await?;
+        sweep_blobs(&records, &blobs, opened.was_unclean).await?;
+        let admission = Arc::new(Admission::new(
+            Arc::clone(&store),
+            Arc::clone(&blobs),
+            Arc::clone(&clock),
+            admission_limits(&config),
+        ));
+        admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
+        let launcher = Arc::new(launcher::RuntimeLauncher::new(&store_id)?);
+        let controller_options = loop_options(&config, store_id, opened)?;
+        let parts = controller::Parts {
+            records,
+            blobs: Arc::clone(&blobs),
+            journal,
+            launcher: Arc::clone(&launcher) as Arc<dyn controller::process::Launcher>,
+            clock: Arc::clone(&clock),
+        };
+        let (controller, live) = Controller::build(controller_options, parts).await?;
+        let watched = manifests::Options {
+            directories: manifest_directories(&options, &config),
+            prune: options.prune,
+            native: true,
+        };
+        let (manifests, manifests_handle) = manifests::Service::new(
+            watched,
+            Arc::clone(&admission),
+            Arc::clone(&store),
+            Arc::clone(&clock),
+        );
+        let health =
+            Arc::new(Status::new(Arc::clone(sqlite), manifests_handle.clone(), Arc::clone(&clock)));
+        let (listeners, address) = listen(&config, &data_dir).await?;
+        let token = files::operator_token(&data_dir).map_err(system("the operator's token"))?;
+        let guard = rest::Guard::new(&token, rest::Rules::from(&config), Arc::clone(&clock));
+        let api_stop = CancellationToken::new();
+        let router = rest::router(rest::State {
+            store: Arc::clone(&store),
+            blobs,
+            admission: Arc::clone(&admission),
+            live: live.live(),
+            manifests: Arc::new(manifests_handle.clone()),
+            health: Arc::clone(&health) as Arc<dyn crate::ports::Health>,
+            clock,
+            guard: Arc::new(guard),
+            shutdown: api_stop.clone(),
+        });
+        Ok(Self {
+            controller,
+            manifests,
+            manifests_handle,
+            listeners,
+            router,
+            connections_max: config.http.connections as usize,
+            address,
+            health,
+            launcher,
+            live,
+            admission,
+            store,
+            api_stop,
+        })
+    }
+
+    /// Serves until a signal. The API goes on answering while the sessions stop; a second signal
+    /// does not wait for them.
+    async fn serve(self) -> Result<(), Error> {
+        let mut terminate = signal(SignalKind::terminate()).map_err(system("SIGTERM"))?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(system("SIGINT"))?;
+        let stop = CancellationToken::new();
+        let mut services = JoinSet::new();
+        services.spawn(rest::serve(
+            self.listeners,
+            self.router,
+            self.connections_max,
+            self.api_stop.clone(),
+        ));
+        services.spawn(self.manifests.run(stop.clone()));
+        let store = Arc::clone(&self.store);
+        services.spawn(backstops(self.launcher, self.live, store, stop.clone()));
+        let mut looper = JoinSet::new();
+        looper.spawn(self.controller.run(stop.clone()));
+        let announce = announce(self.manifests_handle, self.health, self.address);
+        services.spawn(announce);
+        services.spawn(tend_namespaces(self.admission, stop.clone()));
+        let asked = async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        tokio::select! {
+            () = asked => tracing::info!("stopping; a second signal does not wait"),
+            ended = looper.join_next() => return Err(ended_early(ended)),
+        }
+        stop.cancel();
+        let again = async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        tokio::select! {
+            _ = looper.join_next() => {}
+            () = again => tracing::warn!("stopping at once"),
+        }
+        self.api_stop.cancel();
+        let orderly = async { while services.join_next().await.is_some() {} };
+        if tokio::time::timeout(Duration::from_secs(3), orderly).await.is_err() {
+            tracing::warn!("some requests were cut off");
+        }
+        Ok(())
+    }
+}
+
+fn loop_options(
+    config: &Config,
+    store_id: String,
+    opened: sqlite::Opened,
+) -> Result<controller::Options, Error> {
+    Ok(controller::Options {
+        store_id,
+        boot_id: runtime::boot_id().map_err(system("the boot id cannot be read"))?,
+        stopped_cleanly: !opened.is_new && !opened.was_unclean,
+        limits: Limits {
+            max_active_turns: config.limits.max_active_turns as usize,
+            max_active_turns_per_parent: config.limits.max_active_turns_per_parent as usize,
+        },
+        reports_per_object: config.retention.reports_per_object as usize,
+    })
+}
+
+type Ended = Result<Result<(), crate::store::records::Error>, tokio::task::JoinError>;
+
+fn ended_early(ended: Option<Ended>) -> Error {
+    match ended {
+        Some(Ok(Err(error))) => Error::Records(error),
+        Some(Ok(Ok(()))) | None => system("the loop ended by itself")(io::Error::other("a defect")),
+        Some(Err(error)) => system("the loop failed")(io::Error::other(error)),
+    }
+}
+
+/// Says that the daemon is ready, once it is.
+#[expect(clippy::print_stdout, reason = "scripts and service managers wait for this line")]
+async fn announce(mut manifests: manifests::Handle, health: Arc<Status>, address: SocketAddr) {
+    if !manifests.synced().await {
+        return;
+    }
+    health.set_ready();
+    if health.is_ready() {
+        println!("listening on http://{address}");
+    }
+}
+
+fn admission_limits(config: &Config) -> admission::Limits {
+    admission::Limits {
+        inbox: config.limits.inbox as usize,
+        prompt_bytes: usize::try_from(config.limits.prompt_bytes.get()).unwrap_or(usize::MAX),
+    }
+}
+
+fn manifest_directories(options: &ServeOptions, config: &Config) -> Vec<PathBuf> {
+    if !options.manifests.is_empty() {
+        return options.manifests.clone();
+    }
+    match &config.manifests {
+        Some(directories) => directories.iter().map(PathBuf::from).collect(),
+        None => files::default_manifests(),
+    }
+}
+
+async fn listen(
+    config: &Config,
+    data_dir: &Path,
+) -> Result<(Vec<rest::Listener>, SocketAddr), Error> {
+    let tcp = TcpListener::bind(config.listen)
+        .await
+        .map_err(system(format!("listen: {} cannot be bound", config.listen)))?;
+    let address = tcp.local_addr().map_err(system("the listener's address"))?;
+    let socket =
+        config.socket.as_ref().map_or_else(|| data_dir.join(files::SOCKET_FILE), PathBuf::from);
+    let unix = files::bind_socket(&socket)
+        .map_err(system(format!("socket: {} cannot be bound", socket.display())))?;
+    files::write_address(data_dir, address).map_err(system("the address file"))?;
+    Ok((vec![rest::Listener::Tcp(tcp), rest::Listener::Unix(unix)], address))
+}
+
+/// Kills what daemons before this one left running, before anything else is done.
+async fn clear_leftovers(records: &Records, store_id: &str) -> Result<(), Error> {
+    let mut recorded = Vec::new();
+    for key in records.pointed_at(keys::AWAKE).await? {
+        if let Some(session) = records.at::<SessionSpec>(&key).await? {
+            recorded.extend(session.status.process);
+        }
+    }
+    let report = leftovers::clear(recorded, store_id.to_owned())
+        .await
+        .map_err(system("leftovers of an earlier daemon cannot be looked for"))?;
+    if !report.killed.is_empty() {
+        tracing::warn!(pids = ?report.killed, "processes that an earlier daemon left were killed");
+    }
+    for other in &report.untouched {
+        tracing::warn!(pid = other.pid, why = other.why, "a process was left alone");
+    }
+    if report.outcomes.contains(&leftovers::Outcome::Unconfirmed) {
+        let source = io::Error::other("see the log; end it, then start again");
+        return Err(system("a process of an earlier daemon could not be killed")(source));
+    }
+    Ok(())
+}
+
+/// Removes blobs whose turn is gone: prompts whose admission never happened. Only an unclean stop
+/// can have left any.
+async fn sweep_blobs(
+    records: &Records,
+    blobs: &SharedBlobs,
+    was_unclean: bool,
+) -> Result<(), Error> {
+    if !was_unclean {
+        return Ok(());
+    }
+    let (known, _) = records.store().list(keys::UIDS, None, 0).await?;
+    let known: std::collections::HashSet<Uid> = known
+        .iter()
+        .filter_map(|record| record.key.as_str().strip_prefix(keys::UIDS).map(Uid::from))
+        .collect();
+    let removed = blobs.sweep(&|uid: &Uid| known.contains(uid)).await?;
+    if removed > 0 {
+        tracing::info!(removed, "blobs without an owner were removed");
+    }
+    Ok(())
+}
+
+/// Tells the journal which of its turns have ended: what it no longer needs it drops.
+async fn settle_journal(records: &Records, journal: &Journal) -> Result<(), Error> {
+    for turn in journal.open_turns() {
+        let found = records.by_uid::<TurnSpec>(&turn).await?;
+        if found.is_none_or(|found| found.status.phase.is_final()) {
+            journal.settle(&turn).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes namespaces that are being deleted when their last session has gone.
+async fn tend_namespaces(admission: Arc<Admission>, stop: CancellationToken) {
+    while let Err(error) = admission.watch_namespaces(&stop).await {
+        tracing::warn!(%error, "namespaces that are being deleted cannot be followed");
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(BACKSTOP_EVERY) => {}
+        }
+    }
+}
+
+/// The backstops, every five seconds: what carries this store's mark and belongs to no live process
+/// is killed (shims that died unseen), and a store that an I/O error made read-only is opened again.
+/// While there is neither a process nor a fault, a tick looks at two flags and does nothing.
+async fn backstops(
+    launcher: Arc<launcher::RuntimeLauncher>,
+    live: controller::Handle,
+    store: SharedStore,
+    stop: CancellationToken,
+) {
+    let mut had_processes = false;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(BACKSTOP_EVERY) => {}
+        }
+        if let Some(fault) = store.fault() {
+            match store.reset().await {
+                Ok(()) => tracing::warn!(fault, "the store is open again"),
+                Err(error) => tracing::error!(fault, %error, "the store cannot be opened again"),
+            }
+        }
+        // One sweep more after the last process: what it left behind is found too.
+        let has_processes = !live.sessions_with_process().is_empty();
+        if !has_processes && !had_processes {
+            continue;
+        }
+        had_processes = has_processes;
+        match launcher.sweep().await {
+            Ok(report) if report.killed.is_empty() => {}
+            Ok(report) => {
+                tracing::warn!(pids = ?report.killed, "orphans were killed that events missed")
+            }
+            Err(error) => tracing::warn!(%error, "the sweep for orphans failed"),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Which secondary keys a record has: a pure function of the record, so that an update writes only
+//! what differs between its two states.
+
+use std::any::Any;
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use super::key_of;
+use crate::api::{ConditionStatus, Kind, Name, Namespace, Object, Session, Spec, Turn, Uid};
+use crate::store::{Key, keys};
+
+/// The secondary keys of an object and their values; each value is the key of a record.
+#[must_use]
+pub fn index<S: Spec>(object: &Object<S>) -> Vec<(Key, Bytes)> {
+    let target = Bytes::from(key_of(object).as_str().to_owned());
+    let mut found = vec![keys::uid(&object.metadata.uid)];
+    let any: &dyn Any = object;
+    if let Some(session) = any.downcast_ref::<Session>() {
+        index_session(session, &mut found);
+    } else if let Some(turn) = any.downcast_ref::<Turn>() {
+        index_turn(turn, &mut found);
+    }
+    found.into_iter().map(|key| (key, target.clone())).collect()
+}
+
+/// The session that owns a turn.
+fn session_of(turn: &Turn) -> Option<&Uid> {
+    let owners = &turn.metadata.owner_references;
+    owners.iter().find(|owner| owner.kind == Kind::Session.as_str()).map(|owner| &owner.uid)
+}
+
+fn index_turn(turn: &Turn, found: &mut Vec<Key>) {
+    let Some(session) = session_of(turn) else { return };
+    found.push(keys::turn_of(session, &turn.metadata.uid));
+    if !turn.status.phase.is_final() {
+        found.push(keys::open_turn(session, &turn.metadata.uid));
+    }
+    found.extend(idempotency_key(turn));
+}
+
+/// Where the turn of an idempotency key is found: it goes with the turn.
+#[must_use]
+pub fn idempotency_key(turn: &Turn) -> Option<Key> {
+    let digest = Sha256::digest(turn.spec.idempotency_key.as_ref()?.as_bytes());
+    let hex = digest.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+    Some(keys::idempotency(session_of(turn)?, &hex))
+}
+
+fn index_session(session: &Session, found: &mut Vec<Key>) {
+    let uid = &session.metadata.uid;
+    if !is_at_rest(session) {
+        found.push(keys::awake(uid));
+    }
+    if let Some(at) = session.status.next_deadline {
+        found.push(keys::deadline(at.as_millis(), uid));
+    }
+    if let Some(parent) = &session.status.lineage.parent {
+        found.push(keys::child_of(parent, uid));
+    }
+    found.extend(waits_for_agent(session));
+    found.extend(waits_for_workspace(session));
+}
+
+/// Whether nothing would come of looking at the session after a start: what still happens to it
+/// is set off by a change, by a deadline (which has a key of its own), or by its parent.
+fn is_at_rest(session: &Session) -> bool {
+    let status = &session.status;
+    let is_quiet = status.process.is_none()
+        && status.active_turn.is_none()
+        && status.queued_turns == 0
+        && !session.metadata.is_deleting()
+        && status.observed_generation == session.metadata.generation;
+    // Without an end it is idle or hibernated, unless it was asked to stop or waits for something
+    // that may be there after the start.
+    let is_idle = status.end.is_none()
+        && session.spec.desired_state == crate::api::session::DesiredState::Running
+        && waits_for_agent(session).is_none()
+        && !is_false(session, "ScopeResolved");
+    is_quiet && (status.finished_at.is_some() || is_idle)
+}
+
+fn waits_for_agent(session: &Session) -> Option<Key> {
+    is_false(session, "AgentResolved").then(|| {
+        let agent = Name::from(session.spec.agent.as_str());
+        keys::waiting_for(Kind::Agent, &Namespace::default(), &agent, &session.metadata.uid)
+    })
+}
+
+fn waits_for_workspace(session: &Session) -> Option<Key> {
+    let workspace = session.spec.workspace.as_deref()?;
+    is_false(session, "ScopeResolved").then(|| {
+        let metadata = &session.metadata;
+        let workspace = Name::from(workspace);
+        keys::waiting_for(Kind::Workspace, &metadata.namespace, &workspace, &metadata.uid)
+    })
+}
+
+fn is_false(session: &Session, condition: &str) -> bool {
+    let found = session.status.conditions.get(condition);
+    found.is_some_and(|condition| condition.status == ConditionStatus::False)
+}

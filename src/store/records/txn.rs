@@ -1,0 +1,135 @@
+//! One commit over several records.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::{Error, encode, index, key_of, parse_revision};
+use crate::api::{Object, Spec, Uid};
+use crate::store::{COMMIT_OPS_MAX, Commit, Guard, Key, Op, Rev, Store};
+
+/// Collects guards and writes; [`Txn::commit`] does them all or none. A fault in what was collected
+/// is told there.
+///
+/// Writing one record twice in a transaction is a fault of the caller: the second write's secondary
+/// keys would be computed from a state that is not stored.
+#[derive(Debug, Default)]
+#[must_use = "nothing is written before the commit"]
+pub struct Txn {
+    commit: Commit,
+    fault: Option<Error>,
+}
+
+impl Txn {
+    /// One without guards or writes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Writes a record that is not there yet.
+    pub fn create<S: Spec>(mut self, object: &Object<S>) -> Self {
+        let key = key_of(object);
+        self.commit.guards.push(Guard::Absent(key.clone()));
+        self.put(key, object);
+        for (key, value) in index(object) {
+            self.commit.ops.push(Op::Put { key, value });
+        }
+        self
+    }
+
+    /// Replaces `old`, as it was read, by `new`; both have the same name and uid.
+    pub fn update<S: Spec>(mut self, old: &Object<S>, new: &Object<S>) -> Self {
+        let key = key_of(old);
+        self.guard_unchanged(&key, old);
+        self.put(key, new);
+        let mut stale: BTreeMap<Key, Bytes> = index(old).into_iter().collect();
+        for (key, value) in index(new) {
+            if stale.remove(&key).as_ref() != Some(&value) {
+                self.commit.ops.push(Op::Put { key, value });
+            }
+        }
+        self.commit.ops.extend(stale.into_keys().map(|key| Op::Delete { key }));
+        self
+    }
+
+    /// Removes a record as it was read, with its secondary keys and its blobs.
+    pub fn remove<S: Spec>(mut self, object: &Object<S>) -> Self {
+        let key = key_of(object);
+        self.guard_unchanged(&key, object);
+        self.commit.ops.push(Op::Delete { key });
+        self.commit.ops.extend(index(object).into_iter().map(|(key, _)| Op::Delete { key }));
+        self.drop_blobs(object.metadata.uid.clone())
+    }
+
+    /// Holds the commit back unless `object` is still as it was read.
+    pub fn unchanged<S: Spec>(mut self, object: &Object<S>) -> Self {
+        self.guard_unchanged(&key_of(object), object);
+        self
+    }
+
+    /// Adds a guard.
+    pub fn guard(mut self, guard: Guard) -> Self {
+        self.commit.guards.push(guard);
+        self
+    }
+
+    /// Writes a value that is no typed record.
+    pub fn put_raw(mut self, key: Key, value: impl Into<Bytes>) -> Self {
+        self.commit.ops.push(Op::Put { key, value: value.into() });
+        self
+    }
+
+    /// Removes a key; no fault if it is not there.
+    pub fn delete_raw(mut self, key: Key) -> Self {
+        self.commit.ops.push(Op::Delete { key });
+        self
+    }
+
+    /// Removes every blob of an owner.
+    pub fn drop_blobs(mut self, owner: Uid) -> Self {
+        self.commit.ops.push(Op::DropBlobs { owner });
+        self
+    }
+
+    /// How many operations it has; a commit takes [`COMMIT_OPS_MAX`].
+    #[must_use]
+    pub fn ops(&self) -> usize {
+        self.commit.ops.len()
+    }
+
+    /// Does it all at one revision, durably, or nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`] with a conflict if a guard does not hold; [`Error::TooManyOps`],
+    /// [`Error::BadRevision`] and [`Error::Encode`] before anything is asked of the store.
+    pub async fn commit(self, store: &dyn Store) -> Result<Rev, Error> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        if self.commit.ops.len() > COMMIT_OPS_MAX {
+            return Err(Error::TooManyOps { ops: self.commit.ops.len() });
+        }
+        Ok(store.commit(self.commit).await?)
+    }
+
+    fn put<S: Spec>(&mut self, key: Key, object: &Object<S>) {
+        match encode(&key, object) {
+            Ok(value) => self.commit.ops.push(Op::Put { key, value }),
+            Err(fault) => self.fail(fault),
+        }
+    }
+
+    fn guard_unchanged<S: Spec>(&mut self, key: &Key, object: &Object<S>) {
+        let version = &object.metadata.resource_version;
+        match parse_revision(version) {
+            Some(rev) => self.commit.guards.push(Guard::RevIs(key.clone(), rev)),
+            None => self.fail(Error::BadRevision { key: key.clone(), version: version.clone() }),
+        }
+    }
+
+    fn fail(&mut self, fault: Error) {
+        // The first fault is the one to tell: later ones may follow from it.
+        self.fault.get_or_insert(fault);
+    }
+}
