@@ -23,10 +23,9 @@ pub(super) struct RuntimeLauncher {
 }
 
 impl RuntimeLauncher {
-    pub(super) fn new(store_id: &str) -> Result<Self, runtime::launch::Error> {
-        let options = runtime::Options::detect(store_id)?;
+    pub(super) fn new(options: runtime::Options) -> Self {
         let own_bin = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("spawnlet"));
-        Ok(Self { launcher: runtime::Launcher::new(options), own_bin })
+        Self { launcher: runtime::Launcher::new(options), own_bin }
     }
 
     pub(super) async fn sweep(&self) -> io::Result<leftovers::Report> {
