@@ -265,6 +265,9 @@ impl Model {
         self.turns.retain(|turn| {
             change.remove_turns.iter().all(|removed| removed.metadata.uid != turn.metadata.uid)
         });
+        if let Some(agent) = &change.agent {
+            self.agent = Finding::Found(Box::new(agent.clone()));
+        }
         if let Some(session) = &change.session {
             self.session = Some(session.clone());
         }
