@@ -172,6 +172,14 @@ impl Admission {
         writer: &Writer,
     ) -> Result<Admitted, Refusal> {
         decode::address(&mut body, namespace, None)?;
+        if !options.dry_run && !self.records.store().has_room() {
+            return Err(Refusal::Unavailable {
+                why: "the disk of the data directory is full: nothing new is taken until space is freed; \
+                      cancel and delete still work"
+                    .to_owned(),
+                is_surely_not_applied: true,
+            });
+        }
         match kind {
             Kind::Agent => self.create_alone::<AgentSpec>(body, options, writer).await,
             Kind::Workspace => self.create_alone::<WorkspaceSpec>(body, options, writer).await,

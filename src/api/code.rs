@@ -72,3 +72,35 @@ impl fmt::Display for Code {
         f.write_str(self.as_str())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_page_and_every_page_a_code() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/errors");
+        let pages: BTreeSet<String> = std::fs::read_dir(&directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        let codes: BTreeSet<String> = Code::ALL.iter().map(|code| format!("{code}.md")).collect();
+        assert_eq!(pages, codes, "docs/errors");
+        for code in Code::ALL {
+            let page = std::fs::read_to_string(directory.join(format!("{code}.md"))).unwrap();
+            for part in [&format!("# {code}\n"), "## What it means\n\n", "## What to do\n\n- "] {
+                assert!(page.contains(part), "docs/errors/{code}.md lacks {part:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_code_is_stored_as_users_see_it() {
+        for code in Code::ALL {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
+        }
+    }
+}

@@ -13,6 +13,8 @@ pub mod condition;
 pub mod config;
 pub mod event;
 pub mod field;
+#[cfg(test)]
+mod golden;
 pub mod ids;
 pub mod kind;
 pub mod metadata;

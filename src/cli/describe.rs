@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Context;
 use super::client::{Client, collection, item, with_query};
-use super::events::selector_of;
+use super::events::{selector_of, sort_by_time};
 use super::failure::Failure;
 use super::get::parse_subject;
 use super::output::{TablePrinter, text};
@@ -130,8 +130,11 @@ async fn events(
     let about = format!("{}/{}", resource.singular(), text(object, "/metadata/name"));
     let namespace = Some(text(object, "/metadata/namespace")).filter(|text| !text.is_empty());
     let path = collection(Resource::Records(Kind::Event), namespace);
-    let path = with_query(&path, &[("fieldSelector", &selector_of(&about)?)]);
-    print_section("Events", &client.table(&path).await?, context.out)
+    let selector = selector_of(&about)?;
+    let query = [("fieldSelector", selector.as_str()), ("includeObject", "Object")];
+    let mut table = client.table(&with_query(&path, &query)).await?;
+    sort_by_time(&mut table);
+    print_section("Events", &table, context.out)
 }
 
 fn print_section(label: &str, table: &Value, out: &mut dyn Write) -> Result<(), Failure> {

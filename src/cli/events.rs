@@ -1,6 +1,7 @@
 //! `spawnlet events`.
 
 use clap::Args;
+use serde_json::Value;
 
 use super::Context;
 use super::client::{TABLE, collection, with_query};
@@ -39,16 +40,19 @@ impl Events {
         let client = context.client()?;
         let namespace = (!self.all_namespaces).then_some(context.namespace.as_str());
         let path = collection(EVENT, namespace);
-        let query = [("fieldSelector", selector.as_str())];
+        // Whole objects, because the rows are sorted by a field of theirs.
+        let query = [("fieldSelector", selector.as_str()), ("includeObject", "Object")];
         let mut printer = TablePrinter::new(self.output == Output::Wide, self.all_namespaces);
         let list = if self.output.is_table() {
-            let table = client.table(&with_query(&path, &query)).await?;
+            let mut table = client.table(&with_query(&path, &query)).await?;
+            sort_by_time(&mut table);
             if printer.print(&table, context.out)? == 0 {
                 eprint_line("no events found");
             }
             table
         } else {
-            let list = client.get(&with_query(&path, &query)).await?;
+            let mut list = client.get(&with_query(&path, &query)).await?;
+            sort_by_time(&mut list);
             self.output.write(&list, EVENT, context.out)?;
             list
         };
@@ -74,6 +78,15 @@ impl Events {
             }
         }
         Err(Failure::Unreachable("the daemon ended the watch: it is stopping".to_owned()))
+    }
+}
+
+/// Sorts events, or a table's rows of such, by when they last happened. The API lists by name.
+pub(super) fn sort_by_time(list: &mut Value) {
+    for (part, pointer) in [("rows", "/object/lastTimestamp"), ("items", "/lastTimestamp")] {
+        if let Some(events) = list.get_mut(part).and_then(Value::as_array_mut) {
+            events.sort_by(|left, right| text(left, pointer).cmp(text(right, pointer)));
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod client;
 mod completion;
 mod config;
 mod connect;
+mod crds;
 mod delete;
 mod describe;
 mod doctor;
@@ -113,6 +114,10 @@ enum Verb {
     Wait(wait::Wait),
     /// Check files without a daemon.
     Validate(validate::Validate),
+    /// Print the custom resource definitions of all kinds.
+    Crds(crds::Crds),
+    /// Print the JSON schema of a kind.
+    Schema(crds::Schema),
     /// Print the configuration with the source of each value.
     Config(config::Config),
     /// Ask the daemon how it is.
@@ -204,6 +209,8 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
         Verb::Events(verb) => verb.run(context).await.map(done),
         Verb::Wait(verb) => verb.run(context).await.map(done),
         Verb::Validate(verb) => verb.run(context).map(done),
+        Verb::Crds(verb) => verb.run(context).map(done),
+        Verb::Schema(verb) => verb.run(context).map(done),
         Verb::Config(verb) => verb.run(context).map(done),
         Verb::Doctor(verb) => verb.run(context).await.map(done),
         Verb::Version(verb) => verb.run(context).await.map(done),

@@ -16,7 +16,7 @@ use crate::store::{Change, Rev, Store, Stream};
 struct Daemon {
     api: Fixture,
     directory: tempfile::TempDir,
-    _server: tokio::task::JoinSet<io::Result<()>>,
+    _server: tokio::task::JoinSet<()>,
 }
 
 impl Daemon {
@@ -28,7 +28,7 @@ impl Daemon {
         std::fs::write(directory.path().join("operator.token"), format!("{TOKEN}\n")).unwrap();
         let mut server = tokio::task::JoinSet::new();
         let listeners = vec![Listener::Unix(socket)];
-        server.spawn(serve(listeners, api.router.clone(), api.shutdown.clone()));
+        server.spawn(serve(listeners, api.router.clone(), 8, api.shutdown.clone()));
         Self { api, directory, _server: server }
     }
 
@@ -357,12 +357,24 @@ async fn the_configuration_is_shown_with_its_sources_and_its_faults_with_their_p
 }
 
 #[tokio::test]
+async fn definitions_and_schemas_are_printed() {
+    let daemon = Daemon::start().await;
+    let crds = daemon.run(&["crds"]).await;
+    assert!(crds.contains("name: sessions.spawnlet.dev"), "{crds}");
+    let list: Value = serde_json::from_str(&daemon.run(&["crds", "-o", "json"]).await).unwrap();
+    assert_eq!(list["items"].as_array().unwrap().len(), 4);
+    let schema: Value = serde_json::from_str(&daemon.run(&["schema", "se"]).await).unwrap();
+    assert!(schema["properties"]["spec"].is_object());
+    assert_eq!(daemon.refused(&["schema", "pods"]).await.0, 2);
+}
+
+#[tokio::test]
 async fn the_daemon_answers_over_tcp_too() {
     let api = Fixture::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let mut server = tokio::task::JoinSet::new();
-    server.spawn(serve(vec![Listener::Tcp(listener)], api.router.clone(), api.shutdown.clone()));
+    server.spawn(serve(vec![Listener::Tcp(listener)], api.router.clone(), 8, api.shutdown.clone()));
     api.put(Kind::Session, session("s", "Idle", json!({}))).await;
     let arguments = ["spawnlet", "--server", &url, "--token", TOKEN, "get", "se", "-o", "name"];
     let (result, out) = run_verb(arguments.into_iter()).await;

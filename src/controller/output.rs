@@ -10,7 +10,9 @@ use bytes::{Bytes, BytesMut};
 
 use crate::acp::event::{Update, UpdateKind};
 use crate::api::{Time, Uid};
-use crate::store::{Append, BLOB_CHUNK_BYTES_MAX, BlobId, Error, SharedBlobs, Stream};
+use crate::store::{
+    Append, BLOB_CHUNK_BYTES_MAX, BlobId, COMMIT_OPS_MAX, Error, SharedBlobs, Stream,
+};
 
 /// Gathered output is made durable when it is so large.
 pub(super) const FLUSH_BYTES: usize = 256 * 1024;
@@ -137,22 +139,32 @@ impl Output {
         if appends.is_empty() {
             return Ok(());
         }
-        let mut pause = PERSIST_PAUSE;
-        for tried in 1.. {
-            match blobs.append(appends.clone()).await {
-                Ok(()) => break,
-                Err(error) if tried >= PERSIST_TRIES || is_lasting(&error) => {
-                    self.transcript.tail.clear();
-                    self.response.tail.clear();
-                    return Err(error);
-                }
-                Err(_) => tokio::time::sleep(pause).await,
+        // One line of an agent's may be larger than a commit takes; the offsets keep the order.
+        for batch in appends.chunks(COMMIT_OPS_MAX) {
+            if let Err(error) = persist(blobs, batch).await {
+                self.transcript.tail.clear();
+                self.response.tail.clear();
+                return Err(error);
             }
-            pause = (pause * 2).min(PERSIST_PAUSE_MAX);
         }
         self.transcript.is_durable();
         self.response.is_durable();
         Ok(())
+    }
+}
+
+/// Makes one batch durable; a store that fails is tried again for a while.
+async fn persist(blobs: &SharedBlobs, batch: &[Append]) -> Result<(), Error> {
+    let mut pause = PERSIST_PAUSE;
+    let mut tries = 1;
+    loop {
+        match blobs.append(batch.to_vec()).await {
+            Ok(()) => return Ok(()),
+            Err(error) if tries >= PERSIST_TRIES || is_lasting(&error) => return Err(error),
+            Err(_) => tokio::time::sleep(pause).await,
+        }
+        tries += 1;
+        pause = (pause * 2).min(PERSIST_PAUSE_MAX);
     }
 }
 

@@ -1,11 +1,11 @@
 //! The guard: what is checked of every request before its body is read.
 //!
 //! In this order: Host (a page of another site that rebinds its name to 127.0.0.1 still sends its
-//! own name), Origin, content encoding, bearer token. Tokens are compared by their SHA-256 in
+//! own name), Origin, content encoding, bearer token, the token's rate. Tokens are compared by their SHA-256 in
 //! constant time and are never logged. `/healthz` and `/livez` are open to all who pass the first
 //! two. There is no CORS: no answer ever allows another origin.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::extract::{Request, State as AxumState};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
@@ -14,67 +14,47 @@ use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
 use super::never_stored;
+use super::rate::{Running, Usage};
 use super::status::Failure;
-
-/// Whom the guard lets in.
-#[derive(Clone, Debug)]
-pub struct Guard {
-    token_sha256: [u8; 32],
-    hosts: Vec<String>,
-    origins: Vec<String>,
-}
+use crate::api::config::{Config, Http};
+use crate::clock::SharedClock;
 
 /// Names of this machine for itself; the default of `allowedHosts`.
 pub const LOCAL_HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
-impl Guard {
-    /// A guard that knows one operator token and the local names.
-    #[must_use]
-    pub fn new(operator_token: &str) -> Self {
+/// What the configuration says about callers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Values of Host that are answered; one without a port stands for any port.
+    pub hosts: Vec<String>,
+    /// Values of Origin that are answered, `scheme://host[:port]`; one without a port stands for
+    /// any port.
+    pub origins: Vec<String>,
+    /// How much a token may ask for.
+    pub http: Http,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
         let origins = LOCAL_HOSTS
             .iter()
             .flat_map(|host| [format!("http://{host}"), format!("https://{host}")])
             .collect();
+        Self { hosts: LOCAL_HOSTS.map(str::to_owned).to_vec(), origins, http: Http::default() }
+    }
+}
+
+impl From<&Config> for Rules {
+    fn from(config: &Config) -> Self {
         Self {
-            token_sha256: Sha256::digest(operator_token.trim().as_bytes()).into(),
-            hosts: LOCAL_HOSTS.map(str::to_owned).to_vec(),
-            origins,
+            hosts: config.allowed_hosts.clone(),
+            origins: config.allowed_origins.clone(),
+            http: config.http.clone(),
         }
     }
+}
 
-    /// Takes these hosts in place of the local ones. Without a port: any port.
-    #[must_use]
-    pub fn with_hosts(mut self, hosts: Vec<String>) -> Self {
-        self.hosts = hosts;
-        self
-    }
-
-    /// Takes these origins (`scheme://host[:port]`) in place of the local ones. Without a port: any
-    /// port.
-    #[must_use]
-    pub fn with_origins(mut self, origins: Vec<String>) -> Self {
-        self.origins = origins;
-        self
-    }
-
-    fn check(&self, request: &Request) -> Result<(), Failure> {
-        let headers = request.headers();
-        self.check_host(headers, request.uri())?;
-        self.check_origin(headers)?;
-        check_encoding(headers)?;
-        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-        if is_read && matches!(request.uri().path(), "/healthz" | "/livez") {
-            return Ok(());
-        }
-        self.check_token(headers)?;
-        if headers.contains_key("impersonate-user") {
-            return Err(Failure::forbidden(
-                "impersonation (--as) is not supported; use a token of the identity that you want",
-            ));
-        }
-        Ok(())
-    }
-
+impl Rules {
     fn check_host(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), Failure> {
         let host = match uri.authority() {
             Some(authority) => Some(authority.as_str()),
@@ -106,12 +86,58 @@ impl Guard {
             ))
         }
     }
+}
+
+/// Whom the guard lets in.
+pub struct Guard {
+    token_sha256: [u8; 32],
+    rules: RwLock<Arc<Rules>>,
+    usage: Usage,
+    clock: SharedClock,
+}
+
+impl Guard {
+    /// A guard that knows one token, the operator's.
+    #[must_use]
+    pub fn new(operator_token: &str, rules: Rules, clock: SharedClock) -> Self {
+        Self {
+            token_sha256: Sha256::digest(operator_token.trim().as_bytes()).into(),
+            rules: RwLock::new(Arc::new(rules)),
+            usage: Usage::default(),
+            clock,
+        }
+    }
+
+    /// Takes other rules, from the next request on.
+    pub fn reload(&self, rules: Rules) {
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+    }
+
+    fn check(&self, request: &Request) -> Result<Option<Running<'_>>, Failure> {
+        let rules = Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner));
+        let headers = request.headers();
+        rules.check_host(headers, request.uri())?;
+        rules.check_origin(headers)?;
+        check_encoding(headers)?;
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        if is_read && matches!(request.uri().path(), "/healthz" | "/livez") {
+            return Ok(None);
+        }
+        self.check_token(headers)?;
+        if headers.contains_key("impersonate-user") {
+            return Err(Failure::forbidden(
+                "impersonation (--as) is not supported; use a token of the identity that you want",
+            ));
+        }
+        self.usage.begin(&rules.http, self.clock.now().mono).map(Some)
+    }
 
     fn check_token(&self, headers: &HeaderMap) -> Result<(), Failure> {
         let presented = single(headers, &header::AUTHORIZATION)
             .and_then(|value| value.split_once(' '))
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-            .map(|(_, token)| token.trim());
+            .map(|(_, token)| token.trim())
+            .filter(|token| !token.is_empty());
         let is_known = presented.is_some_and(|token| {
             is_equal(&Sha256::digest(token.as_bytes()).into(), &self.token_sha256)
         });
@@ -135,7 +161,8 @@ pub(super) async fn check(
     next: Next,
 ) -> Response {
     match guard.check(&request) {
-        Ok(()) => never_stored(next.run(request).await),
+        // Held until the answer begins.
+        Ok(_running) => never_stored(next.run(request).await),
         Err(failure) => {
             tracing::debug!(
                 method = %request.method(),

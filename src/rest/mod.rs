@@ -18,6 +18,7 @@ mod discovery;
 pub mod guard;
 mod health;
 mod query;
+mod rate;
 mod read;
 mod render;
 mod reports;
@@ -47,9 +48,9 @@ use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 
 pub use body::BODY_BYTES_MAX;
-pub use guard::Guard;
+pub use guard::{Guard, Rules};
 pub use render::printable;
-pub use serve::{CONNECTIONS_MAX, Listener, serve};
+pub use serve::{Listener, serve};
 pub use status::Failure;
 
 use crate::admission::Admission;
@@ -76,14 +77,14 @@ pub struct State {
     /// For ages.
     pub clock: SharedClock,
     /// Who is let in.
-    pub guard: Guard,
+    pub guard: Arc<Guard>,
     /// Ends watches and followed streams.
     pub shutdown: CancellationToken,
 }
 
 /// The API as a router: every path goes through the guard.
 pub fn router(state: State) -> Router {
-    let guard = Arc::new(state.guard.clone());
+    let guard = Arc::clone(&state.guard);
     Router::new()
         .fallback(answer)
         .with_state(Arc::new(state))

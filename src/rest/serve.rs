@@ -17,8 +17,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Connections at a time over all listeners (`http.connections`). More wait in the kernel's queue.
-pub const CONNECTIONS_MAX: usize = 256;
 /// How long a request's line and headers may take, and an idle connection is kept.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Line and headers of one request; a browser's are below 16 KiB.
@@ -60,19 +58,19 @@ impl Listener {
     }
 }
 
-/// Serves until `shutdown`, then lets running requests end for a few seconds.
+/// Serves until `shutdown`, then lets running requests end for a few seconds. At most
+/// `connections_max` (`http.connections`) are open at a time over all listeners; more wait in the
+/// kernel's queue.
 ///
 /// Streams (watches, followed logs) must end by the same token, else they are cut off.
-///
-/// # Errors
-///
-/// None at present: a listener that cannot accept is tried again and logged.
+/// A listener that cannot accept is tried again and logged.
 pub async fn serve(
     listeners: Vec<Listener>,
     router: Router,
+    connections_max: usize,
     shutdown: CancellationToken,
-) -> io::Result<()> {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+) {
+    let slots = Arc::new(Semaphore::new(connections_max));
     let mut servers = JoinSet::new();
     for listener in listeners {
         let (router, slots, shutdown) = (router.clone(), Arc::clone(&slots), shutdown.clone());
@@ -83,7 +81,6 @@ pub async fn serve(
             tracing::error!(%error, "a listener's task failed");
         }
     }
-    Ok(())
 }
 
 async fn accept_all(

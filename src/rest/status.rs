@@ -128,6 +128,13 @@ impl Failure {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
     }
 
+    /// 429: a limit of the caller's is reached; nothing was done.
+    #[must_use]
+    pub fn too_many(message: impl Into<String>) -> Self {
+        let message = format!("{}; try again in a second", message.into());
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(1)
+    }
+
     /// 500, with what the client may know; the rest is in the log.
     #[must_use]
     pub fn internal(message: impl Into<String>) -> Self {

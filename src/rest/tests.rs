@@ -1,6 +1,7 @@
 //! The API as clients see it, through the router, on the store in memory.
 
 mod reads;
+mod serving;
 mod streams;
 mod watches;
 mod writes;
@@ -75,6 +76,7 @@ pub(crate) struct Fixture {
     pub(crate) store: Arc<MemoryStore>,
     pub(crate) ports: Arc<Ports>,
     pub(crate) admission: Arc<Admission>,
+    pub(crate) guard: Arc<Guard>,
     pub(crate) shutdown: CancellationToken,
     pub(crate) router: Router,
 }
@@ -112,6 +114,7 @@ impl Fixture {
             Arc::clone(&clock),
             crate::admission::Limits::default(),
         ));
+        let guard = Arc::new(Guard::new(TOKEN, Rules::default(), Arc::clone(&clock)));
         let router = router(State {
             admission: Arc::clone(&admission),
             store: Arc::clone(&store) as SharedStore,
@@ -119,11 +122,11 @@ impl Fixture {
             live: Arc::clone(&ports) as Arc<dyn Live>,
             manifests: Arc::clone(&ports) as Arc<dyn Manifests>,
             health: Arc::clone(&ports) as Arc<dyn Health>,
-            clock,
-            guard: Guard::new(TOKEN),
+            clock: Arc::clone(&clock),
+            guard: Arc::clone(&guard),
             shutdown: shutdown.clone(),
         });
-        Self { store, ports, admission, shutdown, router }
+        Self { store, ports, admission, guard, shutdown, router }
     }
 
     /// Sends a request and gives the response before its body is read.

@@ -16,7 +16,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::AsyncWriteExt;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
@@ -307,8 +306,11 @@ impl Launcher {
         instance: &str,
         cgroup: Option<PathBuf>,
     ) -> Result<(Process, OwnedFd, oneshot::Receiver<Greeting>), Error> {
-        let pipe =
-            || pipe_with(PipeFlags::CLOEXEC).map_err(|errno| resources("a pipe")(errno.into()));
+        // Of std, which makes both ends so that no other program inherits them.
+        let pipe = || match std::io::pipe() {
+            Ok((reader, writer)) => Ok((OwnedFd::from(reader), OwnedFd::from(writer))),
+            Err(source) => Err(Error::Resources { what: "a pipe", source }),
+        };
         let ((stdin, to_stdin), (from_stdout, stdout)) = (pipe()?, pipe()?);
         let ((from_stderr, stderr), (lifeline, to_lifeline)) = (pipe()?, pipe()?);
         let ((gate, to_gate), (from_status, status)) = (pipe()?, pipe()?);
@@ -371,6 +373,7 @@ impl Launcher {
             stderr: Some(from_stderr),
             events: Some(received),
             shared,
+            _launcher: self.clone(),
         };
         Ok((process, to_gate, greeting))
     }

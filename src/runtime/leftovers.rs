@@ -22,8 +22,8 @@ use crate::api::session::ProcessRecord;
 
 /// How often it is looked whether what was killed is gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// How often at most: 5 s, the time by which nothing outlives a killed daemon.
-const LOOKS_MAX: u32 = 250;
+/// How long at most: nothing may outlive a killed daemon by more than 5 s.
+const LOOKS_MAX: Duration = Duration::from_secs(5);
 /// Rounds of looking for what a process forked before it could be stopped. Each round stops all
 /// that it finds, so only what forks faster than this reads needs a second.
 const FREEZE_ROUNDS_MAX: u32 = 8;
@@ -79,9 +79,11 @@ pub(super) struct Marked {
 /// May be called again: it is done when nothing is found.
 pub async fn clear(records: Vec<ProcessRecord>, prefix: String) -> io::Result<Report> {
     let mut search = Search::new(records, prefix)?;
-    for look in 0..LOOKS_MAX {
+    let mut too_long = std::pin::pin!(tokio::time::sleep(LOOKS_MAX));
+    let mut looks = 0;
+    loop {
         let (done, back) = tokio::task::spawn_blocking(move || {
-            let done = search.pass(look);
+            let done = search.pass(looks);
             (done, search)
         })
         .await
@@ -90,7 +92,12 @@ pub async fn clear(records: Vec<ProcessRecord>, prefix: String) -> io::Result<Re
         if done? {
             break;
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        looks += 1;
+        tokio::select! {
+            biased;
+            () = &mut too_long => break,
+            () = tokio::time::sleep(LOOK_AGAIN) => {}
+        }
     }
     Ok(search.report())
 }
@@ -206,7 +213,7 @@ impl Search {
             let why = if is_recorded(stat.session) || is_recorded(stat.group) {
                 "in a recorded session, without the mark"
             } else if stat.start_time >= since
-                && proc::has_empty_environment(pid)
+                && proc::has_bare_environment(pid)
                 && proc::owner(pid) == Some(user)
             {
                 "younger than a recorded process, with an emptied environment"
@@ -296,11 +303,12 @@ pub(super) fn kill_marked(is_ours: impl Fn(&str) -> bool) -> Marked {
         snapshot.retain(|_, stat| !stat.is_dead());
         let mut found: Vec<(u32, Option<String>)> = Vec::new();
         for (pid, stat) in &snapshot {
-            if !held.contains_key(pid) && looked_at.insert((*pid, stat.start_time)) {
-                if let Some(mark) = proc::instance(*pid).ok().flatten().filter(|mark| is_ours(mark))
-                {
-                    found.push((*pid, Some(mark)));
-                }
+            if held.contains_key(pid) || !looked_at.insert((*pid, stat.start_time)) {
+                continue;
+            }
+            let mark = proc::instance(*pid).ok().flatten();
+            if let Some(mark) = mark.filter(|mark| is_ours(mark)) {
+                found.push((*pid, Some(mark)));
             }
         }
         let roots: Vec<u32> =

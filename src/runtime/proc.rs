@@ -101,6 +101,15 @@ pub(super) fn descendants(snapshot: &HashMap<u32, Stat>, roots: &[u32]) -> Vec<u
 ///
 /// Its environment cannot be read: another user's, or not dumpable. `NotFound`: it is gone.
 pub(super) fn instance(pid: u32) -> io::Result<Option<String>> {
+    let environ = read_environ(pid)?;
+    let marks = environ.split(|byte| *byte == 0).filter_map(|variable| {
+        variable.strip_prefix(INSTANCE_VARIABLE.as_bytes())?.strip_prefix(b"=")
+    });
+    let mut marks = marks.map(|value| String::from_utf8_lossy(value).into_owned());
+    Ok(marks.next())
+}
+
+fn read_environ(pid: u32) -> io::Result<Vec<u8>> {
     use std::io::Read;
     let mut environ = Vec::new();
     std::fs::File::open(format!("/proc/{pid}/environ"))?
@@ -111,20 +120,16 @@ pub(super) fn instance(pid: u32) -> io::Result<Option<String>> {
             Some(3) => io::ErrorKind::NotFound.into(),
             _ => error,
         })?;
-    let marks = environ.split(|byte| *byte == 0).filter_map(|variable| {
-        variable.strip_prefix(INSTANCE_VARIABLE.as_bytes())?.strip_prefix(b"=")
-    });
-    let mut marks = marks.map(|value| String::from_utf8_lossy(value).into_owned());
-    Ok(marks.next())
+    Ok(environ)
 }
 
-/// Whether a process was started without any variable, or emptied its environment. Threads of the
-/// kernel have neither an environment nor a command line, and are none.
-pub(super) fn has_empty_environment(pid: u32) -> bool {
-    let is_empty = |file: &str| {
-        std::fs::read(format!("/proc/{pid}/{file}")).ok().map(|text| text.trim_ascii().is_empty())
-    };
-    is_empty("environ") == Some(true) && is_empty("cmdline") == Some(false)
+/// Whether a process has an environment without PATH, as no login, service or agent of ours starts
+/// any: it was emptied. Threads of the kernel have no command line either, and are none.
+pub(super) fn has_bare_environment(pid: u32) -> bool {
+    let Ok(environ) = read_environ(pid) else { return false };
+    let has_path = environ.split(|byte| *byte == 0).any(|variable| variable.starts_with(b"PATH="));
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    !has_path && !command.is_empty()
 }
 
 /// The user that owns a process; root for those that are not dumpable.

@@ -141,6 +141,8 @@ pub struct Process {
     pub(super) stderr: Option<pipe::Receiver>,
     pub(super) events: Option<mpsc::Receiver<ProcessEvent>>,
     pub(super) shared: Arc<Shared>,
+    /// Keeps the listening tasks.
+    pub(super) _launcher: super::Launcher,
 }
 
 /// What a process and the task that listens to it share.

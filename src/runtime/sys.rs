@@ -84,7 +84,7 @@ pub(super) mod pidfd {
     };
 
     /// statfs(2) of a pidfd on kernels where it has an inode of its own (Linux 6.9).
-    const PIDFS_MAGIC: i64 = 0x5049_4446;
+    const PIDFS_MAGIC: rustix::fs::FsWord = 0x5049_4446;
 
     /// Opens one; `NotFound` if no process has the number.
     pub(in super::super) fn open(pid: u32) -> io::Result<OwnedFd> {
@@ -122,8 +122,9 @@ pub(super) mod pidfd {
     /// Its inode, one per process and boot, where the kernel gives it one.
     pub(in super::super) fn inode(fd: impl AsFd) -> Option<u64> {
         let kind = rustix::fs::fstatfs(&fd).ok()?;
-        let is_pidfs = i64::try_from(kind.f_type).is_ok_and(|magic| magic == PIDFS_MAGIC);
-        is_pidfs.then(|| rustix::fs::fstat(&fd).ok().map(|stat| stat.st_ino)).flatten()
+        (kind.f_type == PIDFS_MAGIC)
+            .then(|| rustix::fs::fstat(&fd).ok().map(|stat| stat.st_ino))
+            .flatten()
     }
 
     /// Takes the exit status of a child that has exited, so that no zombie stays.

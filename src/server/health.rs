@@ -8,6 +8,7 @@ use crate::api::{Condition, ConditionStatus, Time};
 use crate::clock::SharedClock;
 use crate::manifests;
 use crate::ports::Health;
+use crate::store::Store as _;
 use crate::store::sqlite::SqliteStore;
 
 /// A wall clock that is off by more is told of.

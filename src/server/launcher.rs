@@ -23,7 +23,7 @@ pub(super) struct RuntimeLauncher {
 }
 
 impl RuntimeLauncher {
-    pub(super) fn new(store_id: &str, _data_dir: &Path) -> Result<Self, runtime::launch::Error> {
+    pub(super) fn new(store_id: &str) -> Result<Self, runtime::launch::Error> {
         let options = runtime::Options::detect(store_id)?;
         let own_bin = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("spawnlet"));
         Ok(Self { launcher: runtime::Launcher::new(options), own_bin })

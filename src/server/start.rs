@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::{self, Admission};
 use crate::api::config::{Config, LogFormat};
-use crate::api::{FieldErrors, SessionSpec, Uid};
+use crate::api::{FieldErrors, SessionSpec, TurnSpec, Uid};
 use crate::cli::ServeOptions;
 use crate::clock::{SharedClock, SystemClock};
 use crate::controller::{self, Controller};
@@ -30,8 +30,8 @@ use crate::store::{SharedBlobs, SharedStore, keys};
 use super::health::Status;
 use super::{files, launcher};
 
-/// The backstop against orphans, while there are processes.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// How often the backstops look.
+const BACKSTOP_EVERY: Duration = Duration::from_secs(5);
 
 /// Why the daemon did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -173,11 +173,13 @@ struct Daemon {
     manifests_handle: manifests::Handle,
     listeners: Vec<rest::Listener>,
     router: axum::Router,
+    connections_max: usize,
     address: SocketAddr,
     health: Arc<Status>,
     launcher: Arc<launcher::RuntimeLauncher>,
     live: controller::Handle,
     admission: Arc<Admission>,
+    store: SharedStore,
     /// Ends the API's streams.
     api_stop: CancellationToken,
 }
@@ -197,6 +199,7 @@ impl Daemon {
         let store_id = store.identity().await?;
         clear_leftovers(&records, &store_id).await?;
         let journal = Arc::new(Journal::open(&data_dir)?);
+        settle_journal(&records, &journal).await?;
         sweep_blobs(&records, &blobs, opened.was_unclean).await?;
         let admission = Arc::new(Admission::new(
             Arc::clone(&store),
@@ -205,17 +208,8 @@ impl Daemon {
             admission_limits(&config),
         ));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
-        let launcher = Arc::new(launcher::RuntimeLauncher::new(&store_id, &data_dir)?);
-        let controller_options = controller::Options {
-            store_id,
-            boot_id: runtime::boot_id().map_err(system("the boot id cannot be read"))?,
-            stopped_cleanly: !opened.is_new && !opened.was_unclean,
-            limits: Limits {
-                max_active_turns: config.limits.max_active_turns as usize,
-                max_active_turns_per_parent: config.limits.max_active_turns_per_parent as usize,
-            },
-            reports_per_object: config.retention.reports_per_object as usize,
-        };
+        let launcher = Arc::new(launcher::RuntimeLauncher::new(&store_id)?);
+        let controller_options = loop_options(&config, store_id, opened)?;
         let parts = controller::Parts {
             records,
             blobs: Arc::clone(&blobs),
@@ -239,19 +233,17 @@ impl Daemon {
             Arc::new(Status::new(Arc::clone(sqlite), manifests_handle.clone(), Arc::clone(&clock)));
         let (listeners, address) = listen(&config, &data_dir).await?;
         let token = files::operator_token(&data_dir).map_err(system("the operator's token"))?;
-        let guard = rest::Guard::new(&token)
-            .with_hosts(config.allowed_hosts.clone())
-            .with_origins(config.allowed_origins.clone());
+        let guard = rest::Guard::new(&token, rest::Rules::from(&config), Arc::clone(&clock));
         let api_stop = CancellationToken::new();
         let router = rest::router(rest::State {
-            store,
+            store: Arc::clone(&store),
             blobs,
             admission: Arc::clone(&admission),
             live: live.live(),
             manifests: Arc::new(manifests_handle.clone()),
             health: Arc::clone(&health) as Arc<dyn crate::ports::Health>,
             clock,
-            guard,
+            guard: Arc::new(guard),
             shutdown: api_stop.clone(),
         });
         Ok(Self {
@@ -260,11 +252,13 @@ impl Daemon {
             manifests_handle,
             listeners,
             router,
+            connections_max: config.http.connections as usize,
             address,
             health,
             launcher,
             live,
             admission,
+            store,
             api_stop,
         })
     }
@@ -276,18 +270,20 @@ impl Daemon {
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("SIGINT"))?;
         let stop = CancellationToken::new();
         let mut services = JoinSet::new();
-        let api = rest::serve(self.listeners, self.router, self.api_stop.clone());
-        services.spawn(async move {
-            if let Err(error) = api.await {
-                tracing::error!(%error, "the API ended");
-            }
-        });
+        services.spawn(rest::serve(
+            self.listeners,
+            self.router,
+            self.connections_max,
+            self.api_stop.clone(),
+        ));
         services.spawn(self.manifests.run(stop.clone()));
-        services.spawn(sweep_orphans(self.launcher, self.live, stop.clone()));
+        let store = Arc::clone(&self.store);
+        services.spawn(backstops(self.launcher, self.live, store, stop.clone()));
         let mut looper = JoinSet::new();
         looper.spawn(self.controller.run(stop.clone()));
-        let announce = announce(self.manifests_handle, self.health, self.address, self.admission);
+        let announce = announce(self.manifests_handle, self.health, self.address);
         services.spawn(announce);
+        services.spawn(tend_namespaces(self.admission, stop.clone()));
         let asked = async {
             tokio::select! {
                 _ = terminate.recv() => {}
@@ -318,6 +314,23 @@ impl Daemon {
     }
 }
 
+fn loop_options(
+    config: &Config,
+    store_id: String,
+    opened: sqlite::Opened,
+) -> Result<controller::Options, Error> {
+    Ok(controller::Options {
+        store_id,
+        boot_id: runtime::boot_id().map_err(system("the boot id cannot be read"))?,
+        stopped_cleanly: !opened.is_new && !opened.was_unclean,
+        limits: Limits {
+            max_active_turns: config.limits.max_active_turns as usize,
+            max_active_turns_per_parent: config.limits.max_active_turns_per_parent as usize,
+        },
+        reports_per_object: config.retention.reports_per_object as usize,
+    })
+}
+
 type Ended = Result<Result<(), crate::store::records::Error>, tokio::task::JoinError>;
 
 fn ended_early(ended: Option<Ended>) -> Error {
@@ -330,17 +343,9 @@ fn ended_early(ended: Option<Ended>) -> Error {
 
 /// Says that the daemon is ready, once it is.
 #[expect(clippy::print_stdout, reason = "scripts and service managers wait for this line")]
-async fn announce(
-    mut manifests: manifests::Handle,
-    health: Arc<Status>,
-    address: SocketAddr,
-    admission: Arc<Admission>,
-) {
+async fn announce(mut manifests: manifests::Handle, health: Arc<Status>, address: SocketAddr) {
     if !manifests.synced().await {
         return;
-    }
-    if let Err(error) = admission.finish_namespaces().await {
-        tracing::warn!(%error, "namespaces that are being deleted could not be looked at");
     }
     health.set_ready();
     if health.is_ready() {
@@ -427,19 +432,50 @@ async fn sweep_blobs(
     Ok(())
 }
 
-/// Kills what carries this store's mark and belongs to no live process: a backstop for shims that
-/// died unseen. Does nothing while there is no process.
-async fn sweep_orphans(
+/// Tells the journal which of its turns have ended: what it no longer needs it drops.
+async fn settle_journal(records: &Records, journal: &Journal) -> Result<(), Error> {
+    for turn in journal.open_turns() {
+        let found = records.by_uid::<TurnSpec>(&turn).await?;
+        if found.is_none_or(|found| found.status.phase.is_final()) {
+            journal.settle(&turn).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes namespaces that are being deleted when their last session has gone.
+async fn tend_namespaces(admission: Arc<Admission>, stop: CancellationToken) {
+    while let Err(error) = admission.watch_namespaces(&stop).await {
+        tracing::warn!(%error, "namespaces that are being deleted cannot be followed");
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(BACKSTOP_EVERY) => {}
+        }
+    }
+}
+
+/// The backstops, every five seconds: what carries this store's mark and belongs to no live process
+/// is killed (shims that died unseen), and a store that an I/O error made read-only is opened again.
+/// While there is neither a process nor a fault, a tick looks at two flags and does nothing.
+async fn backstops(
     launcher: Arc<launcher::RuntimeLauncher>,
     live: controller::Handle,
+    store: SharedStore,
     stop: CancellationToken,
 ) {
     let mut had_processes = false;
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(SWEEP_EVERY) => {}
+            () = tokio::time::sleep(BACKSTOP_EVERY) => {}
         }
+        if let Some(fault) = store.fault() {
+            match store.reset().await {
+                Ok(()) => tracing::warn!(fault, "the store is open again"),
+                Err(error) => tracing::error!(fault, %error, "the store cannot be opened again"),
+            }
+        }
+        // One sweep more after the last process: what it left behind is found too.
         let has_processes = !live.sessions_with_process().is_empty();
         if !has_processes && !had_processes {
             continue;

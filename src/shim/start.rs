@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit};
 
 use super::wire;
@@ -72,6 +71,12 @@ fn close_foreign() {
     }
 }
 
+/// A pipe that no program inherits: std makes them so.
+fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let ends = std::io::pipe().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+    ends.map(|(reader, writer)| (reader.into(), writer.into()))
+}
+
 /// The end that the handler of SIGCHLD writes to.
 static DEATHS: AtomicI32 = AtomicI32::new(-1);
 
@@ -87,7 +92,9 @@ extern "C" fn on_child(_number: c_int) {
 
 /// A descriptor that becomes readable when a child has died.
 pub(super) fn watch_children() -> Result<OwnedFd, Errno> {
-    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    let (reader, writer) = pipe()?;
+    rustix::io::ioctl_fionbio(&reader, true)?;
+    rustix::io::ioctl_fionbio(&writer, true)?;
     DEATHS.store(writer.as_raw_fd(), Ordering::Relaxed);
     std::mem::forget(writer);
     let handler: extern "C" fn(c_int) = on_child;
@@ -179,9 +186,9 @@ impl Launch {
         let envp = pointers(2 + self.argc, self.envc);
         let cwd = self.strings().next().ok_or(Errno::INVAL)?.as_ptr();
         let procs = self.cgroup().map(|directory| directory.join("cgroup.procs"));
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (reader, writer) = pipe()?;
         // Only the shim's end: its wait must not hang on an exec that does not come back.
-        rustix::fs::fcntl_setfl(&reader, OFlags::NONBLOCK)?;
+        rustix::io::ioctl_fionbio(&reader, true)?;
         // SAFETY: this process has one thread, so the child may do whatever the parent may.
         let pid = unsafe { fork() };
         match pid {
@@ -225,10 +232,10 @@ unsafe fn become_agent(
         // SAFETY: SIG_DFL touches no memory; numbers that cannot be set are refused.
         unsafe { signal(number, SIG_DFL) };
     }
-    if let Some(procs) = procs {
-        if let Err(error) = std::fs::write(procs, "0") {
-            return (wire::CGROUP_FAILED, Errno::from_io_error(&error).unwrap_or(Errno::IO));
-        }
+    if let Some(procs) = procs
+        && let Err(error) = std::fs::write(procs, "0")
+    {
+        return (wire::CGROUP_FAILED, Errno::from_io_error(&error).unwrap_or(Errno::IO));
     }
     // SAFETY: promised by the caller.
     if let Err(errno) = rustix::process::chdir(unsafe { CStr::from_ptr(cwd) }) {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal};
 
 /// The tree below the shim.
 pub(super) struct Tree {
@@ -71,10 +71,18 @@ pub(super) fn pipe_name(number: i32) -> Option<String> {
 /// Kills a grandchild. Its number may have passed to a stranger since it was read, so it is held by
 /// a pidfd first and its parent asked after that: a stranger has another parent, and if the number
 /// changes hands later still, the pidfd's signal fails.
+#[cfg(target_os = "linux")]
 fn kill_descendant(pid: Pid, parent: Pid, shim: Pid) -> bool {
+    use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
     let Ok(held) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     let Some(now) = parent_of(pid) else { return false };
     (now == parent || now == shim) && pidfd_send_signal(&held, Signal::KILL).is_ok()
+}
+
+/// Without pidfds a number proves nothing.
+#[cfg(not(target_os = "linux"))]
+fn kill_descendant(_pid: Pid, _parent: Pid, _shim: Pid) -> bool {
+    false
 }
 
 /// Field 4 of proc_pid_stat(5); the name before it may contain anything, so from the last `)`.

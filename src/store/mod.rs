@@ -243,6 +243,17 @@ pub trait Store: Send + Sync {
 
     /// Reopens the engine after an error that made it read-only.
     async fn reset(&self) -> Result<(), Error>;
+
+    /// Whether there is room for new work. `false`: the disk is full or nearly so; only what ends
+    /// or shrinks something should be written. Cheap; asking also makes an engine look again.
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    /// Why the engine is read-only until [`Store::reset`], if it is.
+    fn fault(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Which blob of an owner.

@@ -377,12 +377,6 @@ impl SqliteStore {
         is_low
     }
 
-    /// Why the store is read-only until [`Store::reset`], if it is.
-    #[must_use]
-    pub fn fault(&self) -> Option<String> {
-        self.shared.fault()
-    }
-
     /// How many transactions and how many jobs were written since the start.
     #[must_use]
     pub fn write_counts(&self) -> (u64, u64) {
@@ -532,6 +526,14 @@ impl Store for SqliteStore {
 
     async fn reset(&self) -> Result<(), Error> {
         self.ask(Job::Reset).await.map(drop)
+    }
+
+    fn has_room(&self) -> bool {
+        !self.is_disk_low()
+    }
+
+    fn fault(&self) -> Option<String> {
+        self.shared.fault()
     }
 }
 
