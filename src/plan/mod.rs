@@ -29,7 +29,7 @@ mod model;
 
 use std::time::Duration;
 
-use crate::api::{Incarnation, Session, Turn, Uid};
+use crate::api::{Agent, Incarnation, Session, Turn, Uid};
 use crate::clock::Now;
 use crate::options::settings::{Setting, Wanted};
 
@@ -152,6 +152,8 @@ impl Step {
 pub struct Change {
     /// The session as it shall stand.
     pub session: Option<Session>,
+    /// The agent, with its newest start.
+    pub agent: Option<Agent>,
     /// Turns as they shall stand.
     pub turns: Vec<Turn>,
     /// Turns that go, with their transcripts and responses.

@@ -197,7 +197,8 @@ impl Daemon {
         let blobs: SharedBlobs = Arc::clone(sqlite) as SharedBlobs;
         let records = Records::new(Arc::clone(&store));
         let store_id = store.identity().await?;
-        clear_leftovers(&records, &store_id).await?;
+        let launching = runtime::Options::detect(&store_id)?;
+        clear_leftovers(&records, &launching).await?;
         let journal = Arc::new(Journal::open(&data_dir)?);
         settle_journal(&records, &journal).await?;
         sweep_blobs(&records, &blobs, opened.was_unclean).await?;
@@ -208,7 +209,7 @@ impl Daemon {
             admission_limits(&config),
         ));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
-        let launcher = Arc::new(launcher::RuntimeLauncher::new(&store_id)?);
+        let launcher = Arc::new(launcher::RuntimeLauncher::new(launching));
         let controller_options = loop_options(&config, store_id, opened)?;
         let parts = controller::Parts {
             records,
@@ -387,14 +388,14 @@ async fn listen(
 }
 
 /// Kills what daemons before this one left running, before anything else is done.
-async fn clear_leftovers(records: &Records, store_id: &str) -> Result<(), Error> {
+async fn clear_leftovers(records: &Records, launching: &runtime::Options) -> Result<(), Error> {
     let mut recorded = Vec::new();
     for key in records.pointed_at(keys::AWAKE).await? {
         if let Some(session) = records.at::<SessionSpec>(&key).await? {
             recorded.extend(session.status.process);
         }
     }
-    let report = leftovers::clear(recorded, store_id.to_owned())
+    let report = leftovers::clear(recorded, launching)
         .await
         .map_err(system("leftovers of an earlier daemon cannot be looked for"))?;
     if !report.killed.is_empty() {
