@@ -56,7 +56,7 @@ pub(super) fn interrupt_turns(draft: &mut Draft<'_>) {
             || draft.session.metadata.is_deleting();
         let delivery = match status.delivery {
             Delivery::Unknown if !seen.is_in_journal => Delivery::NotSent,
-            delivery => delivery,
+            delivery @ (Delivery::NotSent | Delivery::Unknown | Delivery::Sent) => delivery,
         };
         if cancelled || status.cancel.is_some() {
             mark_cancel(draft, index, CancelBy::Operator);
@@ -94,6 +94,9 @@ pub(super) fn settle(draft: &mut Draft<'_>) {
             start_failed(draft, failure);
         }
         Process::Live(live) => {
+            if let Some(process) = &mut draft.session.status.process {
+                process.pid = live.pid;
+            }
             if let Stage::Empty { status } = &live.stage {
                 draft.session.status.process = None;
                 draft.act(Step::Forget);
