@@ -17,17 +17,33 @@ struct Traits {
     error: u16,
     /// The mode that a session with `permissions: approve-reads` is put in; `None`: it offers none.
     reads_mode: Option<&'static str>,
+    /// A model that it offers beside the one that it begins with; `None`: only that one.
+    other_model: Option<&'static str>,
     /// Whether it can go on with a session in a new process.
     can_resume: bool,
 }
 
 fn traits(agent: &str) -> Traits {
     match agent {
-        "codexz" => Traits { error: 500, reads_mode: Some("read-only"), can_resume: true },
-        "claude" => Traits { error: 400, reads_mode: Some("plan"), can_resume: true },
-        "opencode" => Traits { error: 400, reads_mode: Some("plan"), can_resume: true },
+        "codexz" => Traits {
+            error: 400,
+            reads_mode: Some("read-only"),
+            other_model: Some("gpt-5.4"),
+            can_resume: true,
+        },
+        "claude" => {
+            Traits { error: 400, reads_mode: Some("plan"), other_model: None, can_resume: true }
+        }
+        "opencode" => Traits {
+            error: 400,
+            reads_mode: Some("plan"),
+            other_model: Some("stub/stub-model-2"),
+            can_resume: true,
+        },
         // It declares session/load, which always fails.
-        "gemini" => Traits { error: 400, reads_mode: Some("plan"), can_resume: false },
+        "gemini" => {
+            Traits { error: 400, reads_mode: Some("plan"), other_model: None, can_resume: false }
+        }
         other => panic!("nothing is known of the agent {other}"),
     }
 }
@@ -82,9 +98,9 @@ async fn a_yaml_session_is_answered_and_its_second_turn_continues_it() {
 async fn model_and_permission_mode_are_set_before_the_prompt() {
     for agent in agents() {
         let traits = traits(&agent);
-        let more = "  model: stub-model-2\n  permissions: approve-reads\n";
-        let more = if agent == "codexz" || agent == "opencode" { more } else { &more[22..] };
-        let rig = session(&agent, more).await;
+        let model = traits.other_model.map(|model| format!("  model: {model}\n"));
+        let more = format!("  permissions: approve-reads\n{}", model.unwrap_or_default());
+        let mut rig = session(&agent, &more).await;
         let answer = rig.cli(&["prompt", "one", "are you set"]).await;
         assert!(answer.contains("STUB: are you set"), "{answer}");
         let turn = rig.record("turn/one-1").await;
@@ -97,6 +113,12 @@ async fn model_and_permission_mode_are_set_before_the_prompt() {
         };
         if let Some(mode) = traits.reads_mode {
             assert_eq!(value("mode"), Some(mode.into()), "{status:#}");
+        }
+        if let Some(model) = traits.other_model {
+            assert_eq!(value("model"), Some(model.into()), "{status:#}");
+            let asked = rig.asked("are you set").await;
+            let asked = asked["model"].as_str().unwrap();
+            assert!(model.ends_with(asked), "the model server was asked for {asked}");
         }
         rig.finish("session/one").await;
     }
@@ -121,6 +143,21 @@ async fn a_cancel_in_a_tool_call_ends_the_turn_and_a_stop_its_children() {
         rig.cli(&["stop", "one"]).await;
         rig.phase("session/one", "Stopped").await;
         assert_eq!(rig.processes(), [""; 0], "left by the stop");
+        rig.finish("session/one").await;
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_needs_a_permission_is_not_run_by_a_session_that_may_only_read() {
+    for agent in agents() {
+        let rig = session(&agent, "  permissions: approve-reads\n").await;
+        let path = rig.work().join("touched");
+        let tool = format!("[[tool:bash touch {}]]", path.display());
+        rig.cli(&["prompt", "one", &tool, "--detach"]).await;
+        // Agents differ in how they end such a turn (page 80); it ends, and the session goes on.
+        let answer = rig.cli(&["prompt", "one", "and now"]).await;
+        assert!(answer.contains("STUB: and now"), "{answer}");
+        assert!(!path.exists(), "the command was run");
         rig.finish("session/one").await;
     }
 }

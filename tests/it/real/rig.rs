@@ -19,7 +19,6 @@ type Out = Lines<BufReader<ChildStdout>>;
 
 /// All that a case needs. When it is dropped, everything in it is killed.
 pub(super) struct Rig {
-    pub(super) agent: String,
     dir: TempDir,
     stub: Out,
     _stub: Child,
@@ -51,13 +50,12 @@ impl Rig {
         assert!(manifest.status.success(), "{manifest:?}");
         let manifest = String::from_utf8(manifest.stdout).unwrap();
         let work = dir.path().join("work");
-        let manifests = manifests
-            .replace("{agent}", agent)
-            .replace("{work}", work.to_str().unwrap());
+        let manifests =
+            manifests.replace("{agent}", agent).replace("{work}", work.to_str().unwrap());
         let path = dir.path().join("manifests/all.yaml");
         std::fs::write(path, format!("{manifest}\n---\n{manifests}")).unwrap();
         let (daemon, daemon_out) = serve(dir.path()).await;
-        Self { agent: agent.to_owned(), dir, stub, _stub: child, daemon, daemon_out }
+        Self { dir, stub, _stub: child, daemon, daemon_out }
     }
 
     /// The directory that sessions work in.
@@ -126,13 +124,13 @@ impl Rig {
         while !next(&mut out).await.ends_with(name) {}
     }
 
-    /// Waits until the model is asked with this as the last user text.
-    pub(super) async fn asked(&mut self, text: &str) {
+    /// Waits until the model is asked with this as the last user text: the stub's log entry.
+    pub(super) async fn asked(&mut self, text: &str) -> Value {
         loop {
             let line = next(&mut self.stub).await;
             let entry: Value = serde_json::from_str(&line).unwrap();
             if is_main(&entry, text) {
-                return;
+                return entry;
             }
         }
     }
