@@ -404,7 +404,7 @@ fn call_failure(failure: event::Failure) -> CallFailure {
             CallFailureKind::Other
         }
     };
-    CallFailure { kind, code: failure.code, message: failure.message }
+    CallFailure { kind, code: failure.code, message: failure.words() }
 }
 
 fn stop_reason(end: &event::PromptEnd) -> StopReason {

@@ -3,6 +3,7 @@
 mod clocks;
 mod harness;
 mod restarts;
+mod real;
 mod runtime;
 mod stops;
 mod turns;
