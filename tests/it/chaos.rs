@@ -18,25 +18,29 @@ mod trees;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde_json::{Value, json};
 
-use daemon::{Daemon, World, wait_for};
+use daemon::{DEADLINE, Daemon, World, wait_for};
 use http::Client;
 use judge::{Item, Kind};
-use load::{CALLERS, Load, item, list, turn_of};
+use load::{CALLERS, Load, Told, item, list, turn_of};
 use tree::Sighting;
 
 /// How long anything may outlive a killed daemon (P8).
 const OUTLIVES_MAX: Duration = Duration::from_secs(5);
 /// How long a start may usually take (C1); the median is held to it, for a busy machine's sake.
 const START_MAX: Duration = Duration::from_secs(2);
+/// Answers at most before a kill.
+const ANSWERS_MAX: u32 = 70;
+/// The longest time from the last of them to the kill: as long as most turns take.
+const DELAY_MAX_US: u64 = 300_000;
 /// Directories that are worked on at the same time.
 const LANES: u64 = 2;
 
@@ -69,6 +73,8 @@ struct Figures {
     unanswered: u64,
     refused: u64,
     prompts: usize,
+    /// How the turns ended.
+    ends: String,
     starts: Vec<Duration>,
     /// How long the last process outlived its daemon, where that was waited for.
     outlived: Vec<Duration>,
@@ -94,14 +100,15 @@ fn a_daemon_killed_at_random_points_keeps_its_promises() {
     for (figures, found) in lanes {
         starts.extend(figures.starts.iter().copied());
         println!(
-            "{} kills ({} during a start), {} calls ({} unanswered, {} refused), {} prompts given; \
-             slowest start {:?}; {} times waited, longest life after the kill {:?}",
+            "{} kills ({} during a start), {} calls ({} unanswered, {} refused), {} prompts given, \
+             turns {}; slowest start {:?}; {} times waited, longest life after the kill {:?}",
             figures.kills,
             figures.kills_in_start,
             figures.calls,
             figures.unanswered,
             figures.refused,
             figures.prompts,
+            figures.ends,
             figures.starts.iter().max().unwrap_or(&Duration::ZERO),
             figures.outlived.len(),
             figures.outlived.iter().max().unwrap_or(&Duration::ZERO),
@@ -157,7 +164,10 @@ impl Lane {
         self.figures.calls = self.load.calls.load(Ordering::Relaxed);
         self.figures.unanswered = self.load.unanswered.load(Ordering::Relaxed);
         self.figures.refused = self.load.refused.load(Ordering::Relaxed);
-        let faults = std::mem::take(&mut self.load.judge.lock().unwrap().faults);
+        let mut judge = self.load.judge.lock().unwrap();
+        self.figures.ends = format!("{:?}", judge.ends());
+        let faults = std::mem::take(&mut judge.faults);
+        drop(judge);
         if !faults.is_empty() {
             println!("kept: {}", self.world.keep().display());
         }
@@ -173,25 +183,42 @@ impl Lane {
         self.kill(daemon);
     }
 
+    /// Kills a daemon after so many answers, and so long after the last of them: the first finds
+    /// the moments of calls, however busy the machine is, the second those of turns.
     fn kill_under_load(&mut self, round: u64, daemon: Daemon) {
-        let delay = Duration::from_millis(self.random.random_range(5..600));
-        let stop = AtomicBool::new(false);
+        let answers = self.random.random_range(1..ANSWERS_MAX);
+        let delay = Duration::from_micros(self.random.random_range(0..DELAY_MAX_US));
         let load = Arc::clone(&self.load);
         std::thread::scope(|scope| {
-            // A caller tells only that it has ended: before the kill, that is a crash.
-            let (sender, ended) = sync_channel::<usize>(CALLERS);
+            let (sender, told) = sync_channel::<Told>(CALLERS);
             for caller in 0..CALLERS {
                 let client = self.world.connect(&daemon);
-                let (load, stop, sender) = (&load, &stop, sender.clone());
-                scope.spawn(move || {
-                    load.call_until_gone(round, caller, client, stop);
-                    let _ = sender.send(caller);
-                });
+                let (load, sender) = (&load, sender.clone());
+                scope.spawn(move || load.call_until_gone(round, caller, client, &sender));
             }
-            if let Ok(caller) = ended.recv_timeout(delay) {
-                let fault = format!("round {round}: caller {caller} lost the living daemon");
-                load.judge.lock().unwrap().faults.push(fault);
+            let mut left = answers;
+            let mut end = None;
+            loop {
+                let wait = end
+                    .map_or(DEADLINE, |end: Instant| end.saturating_duration_since(Instant::now()));
+                match told.recv_timeout(wait) {
+                    Ok(Told::Answered) => {
+                        left = left.saturating_sub(1);
+                        if left == 0 {
+                            end.get_or_insert_with(|| Instant::now() + delay);
+                        }
+                    }
+                    Err(_) if end.is_some() => break,
+                    // The daemon was not killed yet.
+                    Ok(Told::Gone) | Err(_) => {
+                        let fault = format!("round {round}: a living daemon does not answer");
+                        load.judge.lock().unwrap().faults.push(fault);
+                        break;
+                    }
+                }
             }
+            // From now on nobody listens: a caller that tells is not held up.
+            drop(told);
             self.kill(daemon);
         });
     }

@@ -283,6 +283,15 @@ impl Judge {
         self.faults.extend(left.iter().map(|process| format!("{when}: {process} is left")));
     }
 
+    /// How many turns are known to have ended in each phase and with each delivery.
+    pub(super) fn ends(&self) -> BTreeMap<String, usize> {
+        let mut ends = BTreeMap::new();
+        for end in self.known.values().filter_map(|known| known.end.as_ref()) {
+            *ends.entry(format!("{} {}", end.phase, end.delivery)).or_default() += 1;
+        }
+        ends
+    }
+
     /// Whether an object was once there and no list has it any more.
     pub(super) fn is_gone(&self, uid: &str) -> bool {
         self.known.values().any(|known| known.is_gone && known.uid.as_deref() == Some(uid))

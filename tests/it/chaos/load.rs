@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
@@ -33,6 +34,13 @@ pub(super) struct Load {
     pub(super) refused: AtomicU64,
 }
 
+/// What a caller tells of itself.
+pub(super) enum Told {
+    Answered,
+    /// The daemon does not answer any more.
+    Gone,
+}
+
 /// Why a caller stops: the daemon is gone.
 struct Gone;
 
@@ -57,15 +65,15 @@ impl Load {
         round: u64,
         caller: usize,
         mut client: Client,
-        stop: &AtomicBool,
+        told: &SyncSender<Told>,
     ) {
         let seed = self.seed ^ (round << 8) ^ (caller as u64);
         let mut random = StdRng::seed_from_u64(seed);
-        while !stop.load(Ordering::Relaxed) {
-            if self.step(&mut random, caller, &mut client).is_err() {
-                return;
-            }
+        while self.step(&mut random, caller, &mut client).is_ok() {
+            // Whoever has killed the daemon does not listen any more.
+            let _ = told.send(Told::Answered);
         }
+        let _ = told.send(Told::Gone);
     }
 
     fn step(&self, random: &mut StdRng, caller: usize, client: &mut Client) -> Result<(), Gone> {

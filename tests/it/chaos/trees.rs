@@ -9,7 +9,7 @@ use serde_json::json;
 use super::daemon::{Daemon, World, wait_for};
 use super::judge::Kind;
 use super::load::{collection, item, list};
-use super::tree::{Sighting, hold};
+use super::tree::hold;
 use super::{OUTLIVES_MAX, alone, tier};
 
 /// Live agents at the kill (D3).
@@ -87,10 +87,10 @@ fn trees_whose_shims_died_too_are_gone_before_the_next_daemon_is_ready() {
                 daemon.kill();
             }
         }
-        // The control: without the next start all the trees live on.
-        let orphans: BTreeSet<Sighting> =
-            world.alive().into_iter().filter(|sighting| !sighting.is_shim).collect();
-        assert_eq!(orphans.len(), alive.len() - AGENTS);
+        // The control: without the next start all the trees live on. (The first of the two forks
+        // of a doubly forked child may still have been there above.)
+        let orphans = world.alive().iter().filter(|sighting| !sighting.is_shim).count();
+        assert!(orphans >= 3 * AGENTS, "{orphans}");
         let mut next = world.start();
         next.wait_until_ready(&world);
         let mut left = world.alive();
