@@ -1,9 +1,10 @@
 //! The one integration binary.
 
+mod chaos;
 mod clocks;
 mod harness;
-mod restarts;
 mod real;
+mod restarts;
 mod runtime;
 mod stops;
 mod turns;
