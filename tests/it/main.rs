@@ -1,7 +1,10 @@
 //! The one integration binary.
 
+mod api;
+mod bad_input;
 mod clocks;
 mod harness;
+mod large;
 mod restarts;
 mod runtime;
 mod stops;
