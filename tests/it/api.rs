@@ -36,10 +36,11 @@ fn a_file_that_changes_changes_what_it_made_and_a_removed_document_takes_it_away
     // A field that may change keeps the object; one that may not makes a new one.
     daemon.write_manifest("f.yaml", &file(&daemon, &[("one", "second"), ("two", "first")]));
     let one = daemon.until("sessions/one", |session| session["spec"]["title"] == "second");
+    let work = daemon.home().work();
     let text = file(&daemon, &[("one", "second"), ("two", "first")])
-        .replace("title: second", "title: second, persona: a pirate");
+        .replace(&format!("cwd: {work:?}, title: second"), "cwd: /, title: second");
     daemon.write_manifest("f.yaml", &text);
-    let new = daemon.until("sessions/one", |session| session["spec"]["persona"] == "a pirate");
+    let new = daemon.until("sessions/one", |session| session["spec"]["cwd"] == "/");
     assert_ne!(new["metadata"]["uid"], one["metadata"]["uid"]);
     let uid = daemon.get("sessions/two")["metadata"]["uid"].clone();
     assert_eq!(uid, two["metadata"]["uid"], "what did not change is left alone");

@@ -128,7 +128,7 @@ fn wrong_records_and_callers_are_refused_each_in_its_way() {
     }
     assert!(!daemon.has("sessions/wrong"));
     let answer = daemon.create("turns", &json!({"spec": {"session": "nobody", "prompt": "x"}}));
-    assert_eq!(answer.status, 404, "{}", answer.text());
+    assert_eq!(answer.status, 422, "{}", answer.text());
 
     // Callers.
     let to = |path: &str| Request::new(daemon.address(), "GET", path);
@@ -154,7 +154,7 @@ fn a_daemon_that_must_not_start_says_why_and_harms_nothing() {
     for (arguments, words) in [
         (&["--listen", "0.0.0.0:0"][..], "insecureListen"),
         (&["--set", "limits.maxActiveTurn=1"], "limits.maxActiveTurn"),
-        (&["--set", "listen=nowhere"], "listen"),
+        (&["--listen", "nowhere"], "listen"),
         (&["--config", "/no/such/file"], "/no/such/file"),
     ] {
         let output = home.serve_refused(arguments);
