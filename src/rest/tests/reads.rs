@@ -9,7 +9,8 @@ const NO_TOKEN: (&str, &str) = ("authorization", "");
 async fn the_guard_checks_host_origin_encoding_and_token_in_this_order() {
     let api = Fixture::new();
     let good = format!("Bearer {TOKEN}");
-    let cases: &[(&[(&str, &str)], u16, &str)] = &[
+    type Headers<'a> = &'a [(&'a str, &'a str)];
+    let cases: &[(Headers<'_>, u16, &str)] = &[
         (&[], 200, ""),
         (&[("host", "127.0.0.1:7420")], 200, ""),
         (&[("host", "[::1]:9")], 200, ""),
