@@ -123,6 +123,10 @@ fn settle_prompt(draft: &mut Draft<'_>, live: &Live) {
     let Some(prompt) = &live.prompt else { return };
     if let Some(failure) = &prompt.persist_failure {
         turn(draft, index, &Ending::PersistFailed(failure));
+        if prompt.end.is_none() && live.stop.is_none() && live.stage == Stage::Running {
+            // The agent still works on what cannot be kept: no other prompt may meet it.
+            stop::climb(draft, live, &StopCause::Broken);
+        }
     } else if let Some(end) = &prompt.end {
         let stopping = matches!(&live.stop, Some(stop) if stop.cause == StopCause::Shutdown);
         if stopping && end.is_after_cancel && draft.turns[index].status.cancel.is_none() {

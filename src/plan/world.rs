@@ -228,6 +228,8 @@ pub enum CallFailureKind {
     SessionLost,
     /// The agent does not know the method.
     MethodNotFound,
+    /// The agent speaks another version of the protocol.
+    ProtocolVersion,
     /// Anything else.
     Other,
 }

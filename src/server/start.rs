@@ -153,7 +153,10 @@ fn refuse_open_address(listen: SocketAddr, is_allowed: bool) -> Result<(), Error
 fn start_log(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log.level)
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+        .with_writer(io::stderr);
     // A second subscriber in one process (tests) is no fault.
     let _ = match config.log.format {
         LogFormat::Json => log.json().try_init(),
