@@ -56,7 +56,7 @@ pub(super) fn interrupt_turns(draft: &mut Draft<'_>) {
             || draft.session.metadata.is_deleting();
         let delivery = match status.delivery {
             Delivery::Unknown if !seen.is_in_journal => Delivery::NotSent,
-            delivery @ (Delivery::NotSent | Delivery::Unknown | Delivery::Sent) => delivery,
+            kept @ (Delivery::NotSent | Delivery::Unknown | Delivery::Sent) => kept,
         };
         if cancelled || status.cancel.is_some() {
             mark_cancel(draft, index, CancelBy::Operator);

@@ -220,13 +220,8 @@ impl Daemon {
             clock: Arc::clone(&clock),
         };
         let (controller, live) = Controller::build(controller_options, parts).await?;
-        let watched = manifests::Options {
-            directories: manifest_directories(&options, &config),
-            prune: options.prune,
-            native: true,
-        };
         let (manifests, manifests_handle) = manifests::Service::new(
-            watched,
+            watched(&options, &config),
             Arc::clone(&admission),
             Arc::clone(&store),
             Arc::clone(&clock),
@@ -359,6 +354,14 @@ fn admission_limits(config: &Config) -> admission::Limits {
     admission::Limits {
         inbox: config.limits.inbox as usize,
         prompt_bytes: usize::try_from(config.limits.prompt_bytes.get()).unwrap_or(usize::MAX),
+    }
+}
+
+fn watched(options: &ServeOptions, config: &Config) -> manifests::Options {
+    manifests::Options {
+        directories: manifest_directories(options, config),
+        prune: options.prune,
+        native: true,
     }
 }
 
