@@ -7,8 +7,8 @@ use crate::harness::Daemon;
 
 /// About 20 s in a debug build.
 const ANSWER_BYTES: usize = 100 * 1024 * 1024;
-/// What the daemon may grow by (11 MiB were measured): far below either answer in one piece and its
-/// what its bounded buffers and the store's caches hold.
+/// What the daemon may grow by (11 MiB were measured): far below the answer in one piece, and
+/// above what its bounded buffers and the store's caches hold.
 const GROWTH_KIB_MAX: u64 = 32 * 1024;
 const PROMPT_BYTES: usize = 700 * 1024;
 
