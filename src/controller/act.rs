@@ -399,6 +399,9 @@ fn transaction(world: &World, change: &Change) -> Txn {
         // Turns are decided on what the session was: it must still be so.
         txn = txn.unchanged(&world.session);
     }
+    if let (Some(agent), Finding::Found(seen)) = (&change.agent, &world.agent) {
+        txn = txn.update(seen, agent);
+    }
     for turn in &change.turns {
         let seen = world.turns.iter().find(|open| open.record.metadata.uid == turn.metadata.uid);
         if let Some(seen) = seen {

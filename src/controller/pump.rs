@@ -396,10 +396,10 @@ fn call_failure(failure: event::Failure) -> CallFailure {
         FailureKind::AuthRequired => CallFailureKind::AuthRequired,
         FailureKind::SessionLost => CallFailureKind::SessionLost,
         FailureKind::MethodNotFound => CallFailureKind::MethodNotFound,
-        FailureKind::ProtocolVersion
-        | FailureKind::Malformed
-        | FailureKind::NotSent
-        | FailureKind::Other => CallFailureKind::Other,
+        FailureKind::ProtocolVersion => CallFailureKind::ProtocolVersion,
+        FailureKind::Malformed | FailureKind::NotSent | FailureKind::Other => {
+            CallFailureKind::Other
+        }
     };
     CallFailure { kind, code: failure.code, message: failure.words() }
 }

@@ -23,7 +23,12 @@ pub(super) const REMOVED_TURNS_MAX: usize = 8;
 /// Ends a turn and moves the session's pointers.
 pub(super) fn turn(draft: &mut Draft<'_>, index: usize, ending: &Ending<'_>) {
     let prompt = draft.world.live().and_then(|live| live.prompt.as_ref());
-    let ended = conclude(&draft.turns[index], ending, prompt, draft.time());
+    let mut ended = conclude(&draft.turns[index], ending, prompt, draft.time());
+    if ended.delivery != Delivery::NotSent && ended.response_id.is_none() {
+        // What a daemon that is gone has stored of the answer stays readable.
+        ended.response_id = Some(draft.turns[index].metadata.uid.clone());
+        ended.response_bytes = draft.world.turns[index].stored_response_bytes;
+    }
     draft.because(format!("turn {} ended: {:?}", draft.turns[index].metadata.name, ended.phase));
     draft.conclude(index, ended);
 }
@@ -118,6 +123,10 @@ fn settle_prompt(draft: &mut Draft<'_>, live: &Live) {
     let Some(prompt) = &live.prompt else { return };
     if let Some(failure) = &prompt.persist_failure {
         turn(draft, index, &Ending::PersistFailed(failure));
+        if prompt.end.is_none() && live.stop.is_none() && live.stage == Stage::Running {
+            // The agent still works on what cannot be kept: no other prompt may meet it.
+            stop::climb(draft, live, &StopCause::Broken);
+        }
     } else if let Some(end) = &prompt.end {
         let stopping = matches!(&live.stop, Some(stop) if stop.cause == StopCause::Shutdown);
         if stopping && end.is_after_cancel && draft.turns[index].status.cancel.is_none() {

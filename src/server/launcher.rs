@@ -23,10 +23,9 @@ pub(super) struct RuntimeLauncher {
 }
 
 impl RuntimeLauncher {
-    pub(super) fn new(store_id: &str) -> Result<Self, runtime::launch::Error> {
-        let options = runtime::Options::detect(store_id)?;
+    pub(super) fn new(options: runtime::Options) -> Self {
         let own_bin = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("spawnlet"));
-        Ok(Self { launcher: runtime::Launcher::new(options), own_bin })
+        Self { launcher: runtime::Launcher::new(options), own_bin }
     }
 
     pub(super) async fn sweep(&self) -> io::Result<leftovers::Report> {
@@ -120,18 +119,10 @@ impl RuntimeLauncher {
 
 /// Program and arguments; never empty.
 fn argv(agent: &Agent) -> Result<Vec<String>, LaunchError> {
-    let fault = |message: String| LaunchError { reason: "CommandInvalid", message };
-    let words = match (&agent.spec.argv, &agent.spec.command) {
-        (Some(argv), _) => argv.clone(),
-        (None, Some(command)) => executable::split(command).map_err(|error| {
-            fault(format!("Agent {}: spec.command: {error}", agent.metadata.name))
-        })?,
-        (None, None) => Vec::new(),
-    };
-    if words.first().is_none_or(String::is_empty) {
-        return Err(fault(format!("Agent {} has neither command nor argv", agent.metadata.name)));
-    }
-    Ok(words)
+    agent.spec.words().map_err(|errors| LaunchError {
+        reason: "CommandInvalid",
+        message: format!("Agent {}: {errors}", agent.metadata.name),
+    })
 }
 
 fn not_found(agent: &Agent, error: &executable::Error) -> LaunchError {

@@ -153,7 +153,10 @@ fn refuse_open_address(listen: SocketAddr, is_allowed: bool) -> Result<(), Error
 fn start_log(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log.level)
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+        .with_writer(io::stderr);
     // A second subscriber in one process (tests) is no fault.
     let _ = match config.log.format {
         LogFormat::Json => log.json().try_init(),
@@ -197,7 +200,8 @@ impl Daemon {
         let blobs: SharedBlobs = Arc::clone(sqlite) as SharedBlobs;
         let records = Records::new(Arc::clone(&store));
         let store_id = store.identity().await?;
-        clear_leftovers(&records, &store_id).await?;
+        let launching = runtime::Options::detect(&store_id)?;
+        clear_leftovers(&records, &launching).await?;
         let journal = Arc::new(Journal::open(&data_dir)?);
         settle_journal(&records, &journal).await?;
         sweep_blobs(&records, &blobs, opened.was_unclean).await?;
@@ -208,7 +212,7 @@ impl Daemon {
             admission_limits(&config),
         ));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
-        let launcher = Arc::new(launcher::RuntimeLauncher::new(&store_id)?);
+        let launcher = Arc::new(launcher::RuntimeLauncher::new(launching));
         let controller_options = loop_options(&config, store_id, opened)?;
         let parts = controller::Parts {
             records,
@@ -387,14 +391,14 @@ async fn listen(
 }
 
 /// Kills what daemons before this one left running, before anything else is done.
-async fn clear_leftovers(records: &Records, store_id: &str) -> Result<(), Error> {
+async fn clear_leftovers(records: &Records, launching: &runtime::Options) -> Result<(), Error> {
     let mut recorded = Vec::new();
     for key in records.pointed_at(keys::AWAKE).await? {
         if let Some(session) = records.at::<SessionSpec>(&key).await? {
             recorded.extend(session.status.process);
         }
     }
-    let report = leftovers::clear(recorded, store_id.to_owned())
+    let report = leftovers::clear(recorded, launching)
         .await
         .map_err(system("leftovers of an earlier daemon cannot be looked for"))?;
     if !report.killed.is_empty() {

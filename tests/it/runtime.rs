@@ -191,6 +191,29 @@ async fn no_escape_survives_the_killing_of_its_tree() {
 }
 
 #[tokio::test]
+async fn a_tree_that_goes_on_forking_is_killed() {
+    let launcher = launcher();
+    let token = token();
+    // Bounded, should it not be: each of these forks as fast as it can.
+    let one = format!("for i in $(seq 500); do ( setsid env -i sleep {token} & ); done");
+    let script = format!("( {one} ) & ( {one} ) & ( {one} ) & echo up; read -r line; # {token}");
+    for end_by_kill in [true, false] {
+        let mut process = launcher.spawn(bash(&launcher, &script)).await.unwrap();
+        let mut events = process.events().unwrap();
+        process.open_gate().unwrap();
+        let mut stdout = BufReader::new(process.take_stdout().unwrap());
+        lines(&mut stdout, 1).await;
+        if end_by_kill {
+            process.kill_tree();
+        } else {
+            drop(process);
+        }
+        until_empty(&mut events).await;
+        assert_eq!(with_token(&token), NONE);
+    }
+}
+
+#[tokio::test]
 async fn no_escape_survives_the_exit_of_its_agent() {
     let launcher = launcher();
     for style in ESCAPES {

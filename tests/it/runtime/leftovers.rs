@@ -1,15 +1,14 @@
 //! What a daemon finds at its start: trees of a daemon that died together with its shims, and
 //! processes that only look like them.
 
-use std::collections::HashSet;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 use spawnlet::api::session::{ProcessRecord, ProcessState};
 use spawnlet::runtime::leftovers::{Outcome, clear, sweep};
-use spawnlet::runtime::{boot_id, cgroup};
+use spawnlet::runtime::{Options, boot_id, cgroup};
 
-use super::daemon::{Holder, kill_all};
+use super::daemon::{Holder, kill_all, options};
 use super::{ESCAPES, Escape, NONE, gone, hold, token, with_token};
 
 /// A process that is not to be touched. It dies with the test.
@@ -71,7 +70,7 @@ async fn what_a_killed_daemon_and_its_shims_left_is_killed_at_the_next_start() {
         Decoy::start(Some(&format!("{}0.1", holder.prefix))),
         Decoy::start(Some(&holder.prefix)),
     ];
-    let report = clear(holder.records.clone(), holder.prefix.clone()).await.unwrap();
+    let report = clear(holder.records.clone(), &holder.options()).await.unwrap();
     let marked = ESCAPES.iter().zip(&report.outcomes);
     let marked = marked.filter(|(style, _)| !matches!(style, Escape::EmptyEnvironment));
     assert!(marked.into_iter().all(|(_, outcome)| *outcome == Outcome::Killed), "{report:?}");
@@ -86,7 +85,7 @@ async fn what_a_killed_daemon_and_its_shims_left_is_killed_at_the_next_start() {
         gone(process).await;
     }
     // The second start finds nothing.
-    let report = clear(holder.records.clone(), holder.prefix.clone()).await.unwrap();
+    let report = clear(holder.records.clone(), &holder.options()).await.unwrap();
     assert_eq!(report.outcomes, [Outcome::Gone; ESCAPES.len()]);
     assert_eq!(report.killed, NONE);
 }
@@ -97,7 +96,7 @@ async fn a_stopped_shim_of_a_killed_daemon_is_let_finish_its_work() {
     let tree = holder.tree();
     kill_all(&holder.shims(), Signal::STOP);
     holder.kill().await;
-    let report = clear(holder.records.clone(), holder.prefix.clone()).await.unwrap();
+    let report = clear(holder.records.clone(), &holder.options()).await.unwrap();
     assert_eq!(report.outcomes, [Outcome::Killed; ESCAPES.len()]);
     for process in tree {
         gone(process).await;
@@ -111,19 +110,27 @@ async fn a_recorded_cgroup_leaves_no_way_out() {
         eprintln!("skipped: no writable cgroup v2 directory");
         return;
     }
-    let mut holder = Holder::start(true).await;
-    let tree = holder.tree();
-    kill_all(&holder.shims(), Signal::STOP);
-    holder.kill().await;
-    kill_all(&holder.shims(), Signal::KILL);
-    let report = clear(holder.records.clone(), holder.prefix.clone()).await.unwrap();
-    assert_eq!(report.outcomes, [Outcome::Killed; ESCAPES.len()]);
-    for process in tree {
-        gone(process).await;
-    }
-    assert_eq!(with_token(&holder.token), NONE);
-    for record in &holder.records {
-        assert!(!std::path::Path::new(record.cgroup.as_deref().unwrap()).exists());
+    // Found by its record, whatever today's directory is, or by its name alone.
+    for recorded in [true, false] {
+        let mut holder = Holder::start(true).await;
+        let tree = holder.tree();
+        kill_all(&holder.shims(), Signal::STOP);
+        holder.kill().await;
+        kill_all(&holder.shims(), Signal::KILL);
+        let (records, cgroup_base) = match recorded {
+            true => (holder.records.clone(), None),
+            false => (Vec::new(), cgroup::detect()),
+        };
+        let options = Options { cgroup_base, ..holder.options() };
+        let report = clear(records.clone(), &options).await.unwrap();
+        assert_eq!(report.outcomes, vec![Outcome::Killed; records.len()]);
+        for process in tree {
+            gone(process).await;
+        }
+        assert_eq!(with_token(&holder.token), NONE);
+        for record in &holder.records {
+            assert!(!std::path::Path::new(record.cgroup.as_deref().unwrap()).exists());
+        }
     }
 }
 
@@ -139,7 +146,7 @@ async fn a_number_that_was_used_again_is_not_signalled() {
     // Another start time, although inode and number would agree.
     let shifted = stranger.record(&mark);
     records.push(ProcessRecord { start_time: shifted.start_time.map(|time| time + 1), ..shifted });
-    let report = clear(records, store).await.unwrap();
+    let report = clear(records, &options(&store)).await.unwrap();
     assert_eq!(report.outcomes, [Outcome::Gone; 4]);
     assert_eq!(report.killed, NONE);
     assert!(stranger.is_alive() && other_store.is_alive());
@@ -151,10 +158,11 @@ async fn the_backstop_kills_marks_that_nobody_holds_and_no_others() {
     let mut live = Decoy::start(Some(&format!("{store}.live")));
     let mut stale = Decoy::start(Some(&format!("{store}.stale")));
     let mut stranger = Decoy::start(Some("another-store.stale"));
-    let report = sweep(&store, &HashSet::from([format!("{store}.live")])).unwrap();
+    let is_live = |mark: &str| mark == format!("{store}.live");
+    let report = sweep(&options(&store), is_live).unwrap();
     assert_eq!(report.killed, [stale.0.id()]);
     gone(hold(stale.0.id()).unwrap()).await;
     assert!(live.is_alive() && stranger.is_alive() && !stale.is_alive());
-    let report = sweep(&store, &HashSet::from([format!("{store}.live")])).unwrap();
+    let report = sweep(&options(&store), is_live).unwrap();
     assert_eq!(report.killed, NONE);
 }
