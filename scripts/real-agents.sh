@@ -45,7 +45,7 @@ for name in "$@"; do
     fi
     # One line a case comes out of the harness; without one, nothing has been tested.
     out="$scratch/$name"
-    SPAWNLET_REAL_AGENTS="$name" cargo test --locked --quiet --test it -- \
+    RUST_BACKTRACE=0 SPAWNLET_REAL_AGENTS="$name" cargo test --locked --quiet --test it -- \
         real:: --test-threads=2 --format=pretty >"$out" 2>&1 || failed=1
     sed -n 's/^test real::\([a-z0-9_]*\) \.\.\. \(ok\|FAILED\).*/\1\t\2/p' "$out" |
         while IFS=$'\t' read -r case result; do
