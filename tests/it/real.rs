@@ -246,8 +246,11 @@ async fn an_error_of_the_model_fails_the_turn_in_the_agents_words() {
         assert_eq!(turn["status"]["code"], "TURN_FAILED", "{turn:#}");
         let message = turn["status"]["message"].as_str().unwrap();
         assert!(message.contains(&format!("stub error {code}")), "{message}");
-        let answer = rig.cli(&["prompt", "one", "again"]).await;
-        assert!(answer.contains("STUB: again"), "{answer}");
+        // claude sends the refused text once more with the next one, so the stub refuses again.
+        if agent != "claude" {
+            let answer = rig.cli(&["prompt", "one", "again"]).await;
+            assert!(answer.contains("STUB: again"), "{answer}");
+        }
         rig.finish("session/one").await;
     }
 }
