@@ -202,9 +202,7 @@ impl Daemon {
         let store_id = store.identity().await?;
         let launching = runtime::Options::detect(&store_id)?;
         clear_leftovers(&records, &launching).await?;
-        let journal = Arc::new(Journal::open(&data_dir)?);
-        settle_journal(&records, &journal).await?;
-        sweep_blobs(&records, &blobs, opened.was_unclean).await?;
+        let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
         let admission = Arc::new(Admission::new(
             Arc::clone(&store),
             Arc::clone(&blobs),
@@ -437,6 +435,19 @@ async fn sweep_blobs(
         tracing::info!(removed, "blobs without an owner were removed");
     }
     Ok(())
+}
+
+/// Takes over what an earlier daemon left in files: its journal, and blobs that nobody owns.
+async fn recover(
+    records: &Records,
+    blobs: &SharedBlobs,
+    data_dir: &Path,
+    was_unclean: bool,
+) -> Result<Arc<Journal>, Error> {
+    let journal = Journal::open(data_dir)?;
+    settle_journal(records, &journal).await?;
+    sweep_blobs(records, blobs, was_unclean).await?;
+    Ok(Arc::new(journal))
 }
 
 /// Tells the journal which of its turns have ended: what it no longer needs it drops.
