@@ -399,9 +399,13 @@ async fn clear_leftovers(records: &Records, launching: &runtime::Options) -> Res
             recorded.extend(session.status.process);
         }
     }
-    let report = leftovers::clear(recorded, launching)
-        .await
-        .map_err(system("leftovers of an earlier daemon cannot be looked for"))?;
+    let report = leftovers::clear_in(
+        recorded,
+        launching.instance_prefix.clone(),
+        launching.cgroup_base.clone(),
+    )
+    .await
+    .map_err(system("leftovers of an earlier daemon cannot be looked for"))?;
     if !report.killed.is_empty() {
         tracing::warn!(pids = ?report.killed, "processes that an earlier daemon left were killed");
     }

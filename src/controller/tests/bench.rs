@@ -87,10 +87,8 @@ impl Bench {
     /// Starts a daemon. No process of another one is left.
     pub(super) async fn start(&mut self) {
         assert!(self.daemon.is_none());
-        self.until("every process of the daemon before is gone", |bench| {
-            bench.ground.alive() == 0
-        })
-        .await;
+        self.until("every process of the daemon before is gone", |bench| bench.ground.alive() == 0)
+            .await;
         let (service, handle) = loop {
             match self.build().await {
                 Ok(built) => break built,
@@ -199,7 +197,8 @@ impl Bench {
 
     /// A turn, and its uid.
     pub(super) async fn turn(&self, name: &str, session: &str, prompt: &str) -> Uid {
-        let body = json!({"metadata": {"name": name}, "spec": {"session": session, "prompt": prompt}});
+        let body =
+            json!({"metadata": {"name": name}, "spec": {"session": session, "prompt": prompt}});
         let admitted = self.try_create(Kind::Turn, body).await.unwrap();
         admitted.object["metadata"]["uid"].as_str().unwrap().into()
     }
