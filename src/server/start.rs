@@ -200,8 +200,7 @@ impl Daemon {
         let blobs: SharedBlobs = Arc::clone(sqlite) as SharedBlobs;
         let records = Records::new(Arc::clone(&store));
         let store_id = store.identity().await?;
-        let launching = runtime::Options::detect(&store_id)?;
-        clear_leftovers(&records, &launching).await?;
+        clear_leftovers(&records, &store_id).await?;
         let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
         let admission = Arc::new(Admission::new(
             Arc::clone(&store),
@@ -210,7 +209,7 @@ impl Daemon {
             admission_limits(&config),
         ));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
-        let launcher = Arc::new(launcher::RuntimeLauncher::new(launching));
+        let launcher = Arc::new(launcher::RuntimeLauncher::new(&store_id)?);
         let controller_options = loop_options(&config, store_id, opened)?;
         let parts = controller::Parts {
             records,
@@ -392,20 +391,16 @@ async fn listen(
 }
 
 /// Kills what daemons before this one left running, before anything else is done.
-async fn clear_leftovers(records: &Records, launching: &runtime::Options) -> Result<(), Error> {
+async fn clear_leftovers(records: &Records, store_id: &str) -> Result<(), Error> {
     let mut recorded = Vec::new();
     for key in records.pointed_at(keys::AWAKE).await? {
         if let Some(session) = records.at::<SessionSpec>(&key).await? {
             recorded.extend(session.status.process);
         }
     }
-    let report = leftovers::clear_in(
-        recorded,
-        launching.instance_prefix.clone(),
-        launching.cgroup_base.clone(),
-    )
-    .await
-    .map_err(system("leftovers of an earlier daemon cannot be looked for"))?;
+    let report = leftovers::clear(recorded, store_id.to_owned())
+        .await
+        .map_err(system("leftovers of an earlier daemon cannot be looked for"))?;
     if !report.killed.is_empty() {
         tracing::warn!(pids = ?report.killed, "processes that an earlier daemon left were killed");
     }
