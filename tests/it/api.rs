@@ -45,10 +45,21 @@ fn a_file_that_changes_changes_what_it_made_and_a_removed_document_takes_it_away
     let uid = daemon.get("sessions/two")["metadata"]["uid"].clone();
     assert_eq!(uid, two["metadata"]["uid"], "what did not change is left alone");
 
-    // Other ways in refuse to change what a file owns, and the file's removal takes it.
-    let ran = daemon.cli(&["delete", "session", "two"]);
-    assert_eq!(ran.code, Some(77), "{ran:?}");
-    daemon.write_manifest("f.yaml", &file(&daemon, &[("one", "second")]));
+    // Nobody else changes what a file owns; what somebody deletes is not made again.
+    let answer = daemon.patch("sessions/two", &json!({"spec": {"title": "mine"}}));
+    assert_eq!(answer.status, 403, "{}", answer.text());
+    assert!(answer.json()["message"].as_str().unwrap().contains("ManagedByManifest"));
+    daemon.write_manifest("f.yaml", &file(&daemon, &[("three", "x"), ("two", "first")]));
+    daemon.until("sessions/three", |_| true);
+    daemon.gone("sessions/one");
+    daemon.ok(&["delete", "session", "three", "--wait"]);
+    let sessions = [("one", "third"), ("three", "x"), ("two", "first")];
+    daemon.write_manifest("f.yaml", &file(&daemon, &sessions));
+    daemon.until("sessions/one", |session| session["spec"]["title"] == "third");
+    assert!(!daemon.has("sessions/three"));
+
+    // A removed document, then a removed file, take away what they made, and its processes.
+    daemon.write_manifest("f.yaml", &file(&daemon, &[("one", "third")]));
     daemon.gone("sessions/two");
     assert_eq!(daemon.processes(), Vec::<String>::new());
     std::fs::remove_file(daemon.path("manifests/f.yaml")).unwrap();

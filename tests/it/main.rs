@@ -1,4 +1,11 @@
 //! The one integration binary.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests start the processes that they test, and fail by panics"
+)]
 
 mod api;
 mod bad_input;
