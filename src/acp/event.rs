@@ -358,3 +358,25 @@ pub(super) const NAME_BYTES_MAX: usize = 128;
 pub(super) fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_failures_words_hold_the_cause_that_is_in_its_data() {
+        let words = |data: Value| {
+            let message = "Internal error".to_owned();
+            let kind = FailureKind::Other;
+            Failure { code: -32603, message, data: Some(data), kind }.words()
+        };
+        assert_eq!(words(json!({"message": "busy"})), "Internal error: busy");
+        assert_eq!(words(json!("busy")), "Internal error: busy");
+        assert_eq!(words(json!({"details": " busy\n", "code": 7})), "Internal error: busy");
+        for silent in [json!(7), json!(["busy"]), json!({"message": "Internal error"}), json!({})] {
+            assert_eq!(words(silent), "Internal error");
+        }
+    }
+}

@@ -70,7 +70,8 @@ impl Rig {
             .env_remove("SPAWNLET_URL")
             .env_remove("SPAWNLET_TOKEN")
             .env_remove("SPAWNLET_NAMESPACE")
-            .env("SPAWNLET_DATA_DIR", self.dir.path().join("data"))
+            .arg("--data-dir")
+            .arg(self.dir.path().join("data"))
             .args(args)
             .stdin(Stdio::null())
             .kill_on_drop(true);
