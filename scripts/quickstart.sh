@@ -20,7 +20,9 @@ cargo build --quiet --bins --examples
 bin="${CARGO_TARGET_DIR:-$PWD/target}/debug"
 
 scratch="$(mktemp -d)"
-export SPAWNLET_DATA_DIR="$scratch/data"
+data="$scratch/data"
+# Where the daemon and its token are: a client would look in your own data directory.
+spawnlet() { "$bin/spawnlet" --data-dir "$data" "$@"; }
 daemon=
 finish() {
     status=$?
@@ -41,14 +43,13 @@ trap finish EXIT
 say "Start the daemon on examples/quickstart"
 mkfifo "$scratch/stdout"
 # The agent's program, echo-agent, is found through the daemon's PATH.
-PATH="$bin/examples:$PATH" "$bin/spawnlet" serve --listen 127.0.0.1:0 \
+PATH="$bin/examples:$PATH" "$bin/spawnlet" serve --data-dir "$data" --listen 127.0.0.1:0 \
     --manifests examples/quickstart >"$scratch/stdout" 2>"$scratch/log" &
 daemon=$!
 # The daemon says that it is ready by one line; the end of the file means that it did not start.
 exec 3<"$scratch/stdout"
 IFS= read -r -t 60 line <&3 || { echo "the daemon did not become ready" >&2; exit 1; }
 printf '%s\n' "$line"
-PATH="$bin:$PATH"
 run spawnlet get manifests
 
 say "The session's first turn"
@@ -79,7 +80,7 @@ echo "the daemon ended with exit code 0"
 say "No process is left"
 # Every process of an agent's tree, the shim included, carries a mark in its environment that begins
 # with the id of this daemon's store.
-mark="SPAWNLET_INSTANCE=$(head -n 1 "$SPAWNLET_DATA_DIR/store.id")"
+mark="SPAWNLET_INSTANCE=$(head -n 1 "$data/store.id")"
 left="$({ grep -lszF "$mark" /proc/[0-9]*/environ || true; } | tr '\n' ' ')"
 if [ -n "$left" ]; then
     echo "these processes are left:$left" >&2

@@ -361,15 +361,31 @@ pub(crate) fn undone(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// A sleep in a test stands below an attribute that pauses time.
+/// A test that sleeps pauses time; so does every asynchronous test beside a helper that sleeps.
+/// Nothing that a test runs blocks its thread for a while.
 pub(crate) fn sleeps(tree: &Tree) -> Vec<String> {
+    const PAUSED: &str = "start_paused = true";
+    let directory = |path: &str| path.rsplit_once('/').map_or("", |(front, _)| front).to_owned();
+    let all_paused = |beside: &str| {
+        let files = tree.sources.iter().filter(|source| directory(&source.path) == beside);
+        let codes: Vec<&str> = files.map(|source| source.test_code.as_str()).collect();
+        let attributes = codes.iter().flat_map(|code| code.split("#[tokio::test").skip(1));
+        let mut paused =
+            attributes.map(|rest| rest.split(']').next().unwrap_or("").contains(PAUSED));
+        codes.iter().any(|code| code.contains(PAUSED)) && paused.all(|is_paused| is_paused)
+    };
     let mut found = Vec::new();
     for source in &tree.sources {
         for (at, _) in source.test_code.match_indices("sleep(") {
             let before = &source.test_code[..at];
-            let attribute = before.rfind("::test").map_or("", |start| &before[start..]);
-            let attribute = attribute.split(']').next().unwrap_or("");
-            let paused = attribute.contains("start_paused = true");
+            let function = before.rfind("fn ").unwrap_or(0);
+            let head = before[..function].rfind(['}', ';', '{']).map_or(0, |end| end + 1);
+            let attributes = &before[head..function];
+            let paused = if attributes.contains("::test") {
+                attributes.contains(PAUSED)
+            } else {
+                all_paused(&directory(&source.path))
+            };
             if !paused || before.ends_with("thread::") {
                 found.push(format!("{}:{}: a sleep", source.path, line_of(&source.text, at)));
             }

@@ -61,14 +61,15 @@ fn missing_tests(text: &str, tests: &BTreeSet<String>) -> Vec<String> {
         .collect()
 }
 
-/// The functions of all test code.
+/// All functions: the cases of the store's conformance suite are no `#[test]`s.
 fn tests() -> BTreeSet<String> {
     let tree = Tree::read(root());
     let names = |code: &str| -> Vec<String> {
         let name = |rest: &str| rest.split(['(', '<']).next().unwrap_or("").trim().to_owned();
         code.split("fn ").skip(1).map(name).collect()
     };
-    tree.sources.iter().flat_map(|source| names(&source.test_code)).collect()
+    let all = |source: &crate::source::Source| [names(&source.code), names(&source.test_code)];
+    tree.sources.iter().flat_map(all).flatten().collect()
 }
 
 fn read(path: &str) -> String {

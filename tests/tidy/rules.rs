@@ -206,8 +206,17 @@ pub(crate) const RULES: &[Rule] = &[
                 "src/acp/x.rs",
                 "#[cfg(test)]\nmod t { #[tokio::test]\nasync fn f() { sleep(ONE).await } }",
             ),
+            ("tests/it/x.rs", "async fn wait() { tokio::time::sleep(ONE).await }"),
+            (
+                "tests/it/x.rs",
+                "async fn wait() { sleep(ONE).await }\n#[tokio::test]\nasync fn f() {}",
+            ),
         ],
         keeps: &[
+            (
+                "tests/it/x.rs",
+                "async fn wait() { sleep(ONE).await }\n#[tokio::test(start_paused = true)]\nasync fn f() {}",
+            ),
             (
                 "tests/it/x.rs",
                 "#[tokio::test(start_paused = true)]\nasync fn f() { tokio::time::sleep(ONE).await }",
