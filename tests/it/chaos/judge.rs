@@ -72,6 +72,8 @@ pub(super) struct Item {
     pub(super) uid: String,
     /// A turn's.
     pub(super) session: Option<String>,
+    /// Whether only a cancel ends the turn.
+    pub(super) is_endless: bool,
     pub(super) is_being_deleted: bool,
     pub(super) is_cancelled: bool,
     pub(super) labels: BTreeMap<usize, u64>,
@@ -316,6 +318,7 @@ mod tests {
             name: name.into(),
             uid: uid.into(),
             session: (kind == Kind::Turn).then(|| "s".into()),
+            is_endless: false,
             is_being_deleted: false,
             is_cancelled: false,
             labels: BTreeMap::new(),
