@@ -116,6 +116,30 @@ pub struct Failure {
     pub kind: FailureKind,
 }
 
+impl Failure {
+    /// What the agent said, with what its `data` adds: at most 8 KiB. Agents word the cause there
+    /// and leave the message at "Internal error" (measured: codex-acp's `data.message`).
+    #[must_use]
+    pub fn words(&self) -> String {
+        let data = match &self.data {
+            Some(Value::String(text)) => Some(text.as_str()),
+            Some(data) => {
+                ["message", "details", "error"].iter().find_map(|name| data[*name].as_str())
+            }
+            None => None,
+        };
+        match data.map(|text| cut(text.trim(), DATA_WORDS_BYTES_MAX)) {
+            Some(text) if !text.is_empty() && !self.message.contains(text) => {
+                format!("{}: {text}", self.message)
+            }
+            Some(_) | None => self.message.clone(),
+        }
+    }
+}
+
+/// How much of the cause in `data` is shown; as much as of a message.
+const DATA_WORDS_BYTES_MAX: usize = 4096;
+
 /// What a failure means to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {

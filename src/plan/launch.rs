@@ -251,6 +251,9 @@ fn refused(what: &str, failure: &CallFailure, live: &Live) -> StartFailure {
             ),
         };
     }
+    if failure.kind == CallFailureKind::ProtocolVersion {
+        return StartFailure { reason: "ProtocolVersion", message: failure.message.clone() };
+    }
     StartFailure {
         reason: "HandshakeFailed",
         message: with_stderr(

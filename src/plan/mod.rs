@@ -11,6 +11,9 @@
 //! - a session that ends, or is being deleted, never starts a process nor sends a prompt;
 //! - nothing decides by `status.phase`: [`status`] derives it last, from the rest.
 
+// A new variant has to be thought of everywhere that decides.
+#![deny(clippy::wildcard_enum_match_arm)]
+
 pub mod capacity;
 pub mod deadlines;
 mod draft;
