@@ -270,12 +270,14 @@ impl Judge {
         }
         for ((_, name), known) in &self.known {
             let Some(end) = &known.end else { continue };
-            let was_given = self.prompts.contains_key(name);
-            if was_given && end.delivery == "NotSent" {
-                self.faults.push(format!("Turn {name}: NotSent, but the agent was given it"));
-            }
-            if !was_given && end.phase == "Completed" {
-                self.faults.push(format!("Turn {name}: Completed, but no agent was given it"));
+            let fault = match (self.prompts.contains_key(name), end) {
+                (true, end) if end.delivery == "NotSent" => "NotSent, but the agent was given it",
+                (false, end) if end.phase == "Completed" => "Completed, but no agent was given it",
+                _ => continue,
+            };
+            let fault = format!("Turn {name}: {fault}");
+            if !self.faults.contains(&fault) {
+                self.faults.push(fault);
             }
         }
     }
