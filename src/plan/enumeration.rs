@@ -210,6 +210,7 @@ fn every_world_has_a_plan_that_records_before_it_acts_once() {
             assert_eq!(matches!(step, Step::Record(_)), index == 0 && is_record(&decided.steps[0]));
             if matches!(step, Step::Launch { .. }) {
                 assert!(is_record(&decided.steps[0]), "{point:?}: launched without a record");
+                assert!(!world.may_have_running_process(), "{point:?}: a second process");
             }
         }
         let ends =

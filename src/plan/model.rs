@@ -245,6 +245,11 @@ impl Model {
     }
 
     fn record(&mut self, change: &Change) {
+        assert!(
+            change.take_slot.iter().all(|uid| !change.free_slots.contains(uid)),
+            "{}: a slot is taken and given back at once",
+            self.label
+        );
         if let Some(uid) = &change.take_slot {
             assert!(self.slots.len() < self.slots_max, "a slot was taken that was not free");
             self.slots.push(uid.clone());

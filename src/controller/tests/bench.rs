@@ -22,6 +22,11 @@ use crate::store::{BlobId, Blobs, SharedBlobs, SharedStore, Store, Stream, keys}
 /// A look is taken so often while something is waited for.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// How long until the next look: the longer it took so far, the less it matters.
+fn look(waited: Duration) -> Duration {
+    LOOK.max(waited / 200)
+}
+
 /// A running daemon.
 struct Daemon {
     handle: Handle,
@@ -166,8 +171,9 @@ impl Bench {
         let mut waited = Duration::ZERO;
         while !holds(self) {
             assert!(waited < Duration::from_secs(3600), "not within an hour: {what}");
-            self.pass_time(LOOK).await;
-            waited += LOOK;
+            let pause = look(waited);
+            self.pass_time(pause).await;
+            waited += pause;
         }
     }
 
@@ -255,8 +261,9 @@ impl Bench {
                 return turn;
             }
             assert!(waited < Duration::from_secs(3600), "the turn stays {turn:#?}");
-            self.pass_time(LOOK).await;
-            waited += LOOK;
+            let pause = look(waited);
+            self.pass_time(pause).await;
+            waited += pause;
         }
     }
 
@@ -281,8 +288,9 @@ impl Bench {
                 return session;
             }
             assert!(waited < Duration::from_secs(3600), "the session stays {session:#?}");
-            self.pass_time(LOOK).await;
-            waited += LOOK;
+            let pause = look(waited);
+            self.pass_time(pause).await;
+            waited += pause;
         }
     }
 
@@ -295,8 +303,9 @@ impl Bench {
                 return turns;
             }
             assert!(waited < Duration::from_secs(3600), "turns stay {turns:#?}");
-            self.pass_time(LOOK).await;
-            waited += LOOK;
+            let pause = look(waited);
+            self.pass_time(pause).await;
+            waited += pause;
         }
     }
 
