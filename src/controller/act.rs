@@ -15,7 +15,8 @@ use crate::api::session::Scope;
 use crate::api::turn::TurnPhase;
 use crate::api::{Agent, Incarnation, Turn, Uid};
 use crate::plan::world::{
-    Acp, Call, CallFailure, CallFailureKind, Finding, Live, Prompt, PromptEnd, Rung, SettingCall, Stage, StartFailure, Stop, StopCause,
+    Acp, Call, CallFailure, CallFailureKind, Finding, Live, Prompt, PromptEnd, Rung, SettingCall,
+    Stage, StartFailure, Stop, StopCause,
 };
 use crate::plan::{Change, OpenAs, Step, World};
 use crate::store::records::{self, Txn};
@@ -276,8 +277,7 @@ impl Controller {
             stderr_tail: String::new(),
             noise_lines: 0,
         };
-        let entry =
-            Arc::new(Entry::new(
+        let entry = Arc::new(Entry::new(
             key.clone(),
             agent.clone(),
             view,

@@ -85,11 +85,7 @@ impl Controller {
         }))
     }
 
-    async fn open_turn(
-        &self,
-        record: Turn,
-        wants_kinds: bool,
-    ) -> Result<OpenTurn, records::Error> {
+    async fn open_turn(&self, record: Turn, wants_kinds: bool) -> Result<OpenTurn, records::Error> {
         let uid = &record.metadata.uid;
         let is_taken_here = self.is_taken(uid);
         let is_in_journal = self.journal.contains(uid);

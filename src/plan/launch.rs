@@ -219,10 +219,7 @@ fn handshake_failure(draft: &Draft<'_>, live: &Live) -> Option<StartFailure> {
     {
         let allowed = humantime::format_duration(allowed);
         let message = format!("the agent did not set {} within {allowed}", call.setting);
-        return Some(StartFailure {
-            reason: "StartTimeout",
-            message: with_stderr(message, live),
-        });
+        return Some(StartFailure { reason: "StartTimeout", message: with_stderr(message, live) });
     }
     if !matches!(live.acp.open, Call::Done(_)) && draft.now.mono.since(live.launched_at) >= allowed
     {

@@ -25,12 +25,7 @@ pub struct Line<K> {
 
 impl<K> Default for Line<K> {
     fn default() -> Self {
-        Self {
-            waiting: VecDeque::new(),
-            offered: Vec::new(),
-            served: BTreeMap::new(),
-            offers: 0,
-        }
+        Self { waiting: VecDeque::new(), offered: Vec::new(), served: BTreeMap::new(), offers: 0 }
     }
 }
 
@@ -71,9 +66,11 @@ impl<K: Clone + PartialEq> Line<K> {
         let mut served = Vec::new();
         while !self.waiting.is_empty() {
             let holders = with_offers(holders, self.offered.iter());
-            let eligible = self.waiting.iter().enumerate().filter(|(_, (_, parent))| {
-                has_free_slot(&holders, parent.as_ref(), limits)
-            });
+            let eligible = self
+                .waiting
+                .iter()
+                .enumerate()
+                .filter(|(_, (_, parent))| has_free_slot(&holders, parent.as_ref(), limits));
             let next = eligible
                 .min_by_key(|(index, (_, parent))| (self.served.get(parent).copied(), *index))
                 .map(|(index, _)| index);
@@ -95,10 +92,8 @@ fn with_offers<'a, K: 'a>(
     holders: &[Holder],
     offered: impl Iterator<Item = &'a (K, Option<Uid>)>,
 ) -> Vec<Holder> {
-    let offer = |(_, parent): &(K, Option<Uid>)| Holder {
-        turn: Uid::default(),
-        parent: parent.clone(),
-    };
+    let offer =
+        |(_, parent): &(K, Option<Uid>)| Holder { turn: Uid::default(), parent: parent.clone() };
     holders.iter().cloned().chain(offered.map(offer)).collect()
 }
 

@@ -321,7 +321,9 @@ fn of_clocks_that_are_over_the_first_counts_and_of_equals_the_mildest() {
         let over: Vec<_> = order
             .iter()
             .enumerate()
-            .map(|(place, &clock)| (clocks[clock], Due::Over(Duration::from_secs(10 - place as u64))))
+            .map(|(place, &clock)| {
+                (clocks[clock], Due::Over(Duration::from_secs(10 - place as u64)))
+            })
             .collect();
         assert_eq!(first_over(&over), Some(clocks[order[0]]), "{order:?}");
         let ties: Vec<_> =
@@ -501,7 +503,10 @@ fn an_agent_that_lost_the_session_expires_it_unless_a_new_one_is_wanted() {
         match wanted {
             OnSessionLost::Expire => {
                 let end = session.status.end.unwrap();
-                assert_eq!((end.outcome, end.reason.as_str()), (EndOutcome::Expired, "SessionLost"));
+                assert_eq!(
+                    (end.outcome, end.reason.as_str()),
+                    (EndOutcome::Expired, "SessionLost")
+                );
                 assert!(model.sent.is_empty());
             }
             OnSessionLost::New => {

@@ -176,11 +176,13 @@ impl Agent {
         self.prompt = Some(id.clone());
         self.say(&format!("echo: {text}")).await;
         if self.script.asks {
-            self.write(json!({"jsonrpc": "2.0", "id": "p1", "method": "session/request_permission",
+            self.write(
+                json!({"jsonrpc": "2.0", "id": "p1", "method": "session/request_permission",
                 "params": {"sessionId": "acp", "toolCall": {"toolCallId": "c", "kind": "edit"},
                 "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"},
-                    {"optionId": "n", "name": "No", "kind": "reject_once"}]}}))
-                .await;
+                    {"optionId": "n", "name": "No", "kind": "reject_once"}]}}),
+            )
+            .await;
             return;
         }
         if self.script.endless || self.script.stubborn {
@@ -208,8 +210,7 @@ impl Agent {
         if self.script.stubborn {
             return;
         }
-        let reason =
-            if self.script.answers_cancel_with_end { "end_turn" } else { "cancelled" };
+        let reason = if self.script.answers_cancel_with_end { "end_turn" } else { "cancelled" };
         self.end(reason).await;
     }
 

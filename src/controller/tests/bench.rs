@@ -15,12 +15,18 @@ use crate::api::{Kind, Session, SessionSpec, Turn, TurnSpec, Uid};
 use crate::clock::{SharedClock, SystemClock};
 use crate::controller::{Controller, Handle, Options, Parts, Service};
 use crate::plan::capacity::{Holder, Limits};
+use crate::store::fault::{FaultStore, Plan};
 use crate::store::memory::MemoryStore;
 use crate::store::records::{Page, Records};
 use crate::store::{BlobId, Blobs, SharedBlobs, SharedStore, Store, Stream, keys};
 
 /// A look is taken so often while something is waited for.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// Whether there is time for the long runs.
+pub(super) fn is_thorough() -> bool {
+    std::env::var_os("SPAWNLET_THOROUGH_TESTS").is_some()
+}
 
 /// How long until the next look: the longer it took so far, the less it matters.
 fn look(waited: Duration) -> Duration {
@@ -39,6 +45,8 @@ pub(super) struct Bench {
     pub(super) ground: Arc<Ground>,
     pub(super) memory: Arc<MemoryStore>,
     pub(super) gate: Arc<Gate>,
+    /// What the daemon works with, where that is not the gate itself.
+    faults: Option<Arc<FaultStore>>,
     pub(super) admission: Admission,
     pub(super) clock: SharedClock,
     pub(super) limits: Limits,
@@ -61,19 +69,9 @@ impl Bench {
     /// Nothing runs yet.
     pub(super) fn still(max_active_turns: usize) -> Self {
         let memory = Arc::new(MemoryStore::new());
-        Self::over(memory.clone(), memory.clone(), memory, max_active_turns)
-    }
-
-    /// Over a store that may be faulty, around one in memory that is not.
-    pub(super) fn over(
-        store: SharedStore,
-        blobs: SharedBlobs,
-        memory: Arc<MemoryStore>,
-        max_active_turns: usize,
-    ) -> Self {
         let ground = Arc::new(Ground::default());
         let clock: SharedClock = Arc::new(SystemClock::new());
-        let gate = Arc::new(Gate::new(store, blobs, ground.clone()));
+        let gate = Arc::new(Gate::new(memory.clone(), memory.clone(), ground.clone()));
         let limits = admission::Limits::default();
         let admission = Admission::new(memory.clone(), memory.clone(), clock.clone(), limits);
         let limits = Limits { max_active_turns, max_active_turns_per_parent: max_active_turns };
@@ -81,6 +79,7 @@ impl Bench {
             ground,
             memory,
             gate,
+            faults: None,
             admission,
             clock,
             limits,
@@ -89,13 +88,20 @@ impl Bench {
         }
     }
 
+    /// Its daemon's store is faulty by the seed. Nothing runs yet.
+    pub(super) fn faulty(max_active_turns: usize, seed: u64) -> (Self, Arc<FaultStore>) {
+        let mut bench = Self::still(max_active_turns);
+        let (store, blobs) = (bench.gate.clone(), bench.gate.clone());
+        let faults = Arc::new(FaultStore::new(store, blobs, Plan::harsh(), seed));
+        bench.faults = Some(faults.clone());
+        (bench, faults)
+    }
+
     /// Starts a daemon. No process of another one is left.
     pub(super) async fn start(&mut self) {
         assert!(self.daemon.is_none());
-        self.until("every process of the daemon before is gone", |bench| {
-            bench.ground.alive() == 0
-        })
-        .await;
+        self.until("every process of the daemon before is gone", |bench| bench.ground.alive() == 0)
+            .await;
         let (service, handle) = loop {
             match self.build().await {
                 Ok(built) => break built,
@@ -125,9 +131,13 @@ impl Bench {
             limits: self.limits,
             reports_per_object: 32,
         };
+        let (store, blobs): (SharedStore, SharedBlobs) = match &self.faults {
+            Some(faults) => (faults.clone(), faults.clone()),
+            None => (self.gate.clone(), self.gate.clone()),
+        };
         let parts = Parts {
-            records: Records::new(self.gate.clone()),
-            blobs: self.gate.clone(),
+            records: Records::new(store),
+            blobs,
             journal: Arc::new(Paper(Arc::clone(&self.ground))),
             launcher: Arc::new(Machine(Arc::clone(&self.ground))),
             clock: Arc::clone(&self.clock),
@@ -140,7 +150,9 @@ impl Bench {
         self.daemon = None;
         self.stopped_cleanly = false;
         self.pass_time(Duration::from_millis(1)).await;
-        self.gate = Arc::new(self.gate.successor());
+        if self.gate.stood.is_cancelled() {
+            self.gate = Arc::new(self.gate.successor());
+        }
     }
 
     /// The daemon stops in order.
@@ -205,7 +217,8 @@ impl Bench {
 
     /// A turn, and its uid.
     pub(super) async fn turn(&self, name: &str, session: &str, prompt: &str) -> Uid {
-        let body = json!({"metadata": {"name": name}, "spec": {"session": session, "prompt": prompt}});
+        let body =
+            json!({"metadata": {"name": name}, "spec": {"session": session, "prompt": prompt}});
         let admitted = self.try_create(Kind::Turn, body).await.unwrap();
         admitted.object["metadata"]["uid"].as_str().unwrap().into()
     }

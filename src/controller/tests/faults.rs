@@ -1,26 +1,20 @@
 //! Stores that fail.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 
-use super::bench::Bench;
+use super::bench::{Bench, is_thorough};
 use crate::api::Kind;
 use crate::api::session::SessionPhase;
 use crate::store::Error;
-use crate::store::fault::{FaultStore, Plan};
-use crate::store::memory::MemoryStore;
 
 const AGENTS: [&str; 5] =
     ["thinks-ms=50", "endless", "crash-at=session/prompt", "late", "stubborn"];
 
 /// A whole life over a store that fails by the seed, then one that does not.
 async fn run(seed: u64) {
-    let memory = Arc::new(MemoryStore::new());
-    let faults =
-        Arc::new(FaultStore::new(memory.clone(), memory.clone(), Plan::harsh(), seed));
-    let mut bench = Bench::over(faults.clone(), faults.clone(), memory, 2);
+    let (mut bench, faults) = Bench::faulty(2, seed);
     for (number, script) in AGENTS.iter().enumerate() {
         bench.agent(&format!("a{number}"), script).await;
     }
@@ -28,7 +22,9 @@ async fn run(seed: u64) {
     let mut made = Vec::new();
     for number in 0..AGENTS.len() {
         let session = format!("s{number}");
-        bench.session(&session, &format!("a{number}"), json!({"prompt": format!("{session}-1")})).await;
+        bench
+            .session(&session, &format!("a{number}"), json!({"prompt": format!("{session}-1")}))
+            .await;
         bench.turn(&format!("{session}-x"), &session, &format!("{session}-x")).await;
         made.push(session);
         bench.pass_time(Duration::from_millis(seed % 7 * 10)).await;
@@ -80,7 +76,7 @@ async fn restart_if_ended(bench: &mut Bench) {
 
 #[tokio::test(start_paused = true)]
 async fn a_harsh_store_loses_nothing_sends_nothing_twice_and_all_converges_when_it_is_good() {
-    for seed in 0..200 {
+    for seed in 0..if is_thorough() { 2000 } else { 200 } {
         run(seed).await;
     }
 }

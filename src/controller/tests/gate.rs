@@ -58,8 +58,7 @@ impl Gate {
 
     /// The store as the next daemon finds it: nothing of what was planned for this one.
     pub(super) fn successor(&self) -> Self {
-        let next =
-            Self::new(self.store.clone(), self.blobs.clone(), Arc::clone(&self.ground));
+        let next = Self::new(self.store.clone(), self.blobs.clone(), Arc::clone(&self.ground));
         next.finals.lock().unwrap().clone_from(&self.finals.lock().unwrap());
         next
     }

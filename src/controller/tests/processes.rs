@@ -47,13 +47,14 @@ async fn a_tree_that_cannot_be_killed_is_unknown_and_keeps_its_slot_and_is_kille
 
 #[tokio::test(start_paused = true)]
 async fn a_start_that_hangs_at_any_stage_is_killed_and_tried_again_until_it_crash_loops() {
-    for script in ["silent-at=initialize", "silent-at=session/new", "crash-at=initialize", "missing"] {
+    for script in
+        ["silent-at=initialize", "silent-at=session/new", "crash-at=initialize", "missing"]
+    {
         let bench = Bench::new().await;
         bench.agent("a", script).await;
         bench.session("s", "a", json!({"prompt": "hello"})).await;
-        let is_stalled = |session: Option<&Session>| {
-            session.unwrap().status.conditions.get("Stalled").is_some()
-        };
+        let is_stalled =
+            |session: Option<&Session>| session.unwrap().status.conditions.get("Stalled").is_some();
         let session = bench.until_session("s", is_stalled).await.unwrap();
         assert_eq!(session.status.restarts.count, 5, "{script}");
         assert_eq!(session.status.phase, SessionPhase::Pending);
@@ -64,9 +65,7 @@ async fn a_start_that_hangs_at_any_stage_is_killed_and_tried_again_until_it_cras
         bench.pass_time(Duration::from_secs(7200)).await;
         assert_eq!(bench.ground.launches(), launches, "{script}");
         // A changed agent wipes the failures out.
-        bench
-            .patch(crate::api::Kind::Agent, "a", json!({"spec": {"command": "answer"}}))
-            .await;
+        bench.patch(crate::api::Kind::Agent, "a", json!({"spec": {"command": "answer"}})).await;
         assert_eq!(bench.until_final("s-1").await.status.phase, TurnPhase::Completed, "{script}");
         bench.check_quiet().await;
     }
@@ -152,9 +151,8 @@ async fn an_idle_session_hibernates_and_comes_back_for_a_turn() {
     bench.until("its process is gone", |bench| bench.ground.alive() == 0).await;
     let passed = bench.clock.now().time.since(turn.status.finished_at.unwrap());
     assert!(passed >= Duration::from_secs(60) && passed < Duration::from_secs(62), "{passed:?}");
-    let is_hibernated = |session: Option<&Session>| {
-        session.unwrap().status.phase == SessionPhase::Hibernated
-    };
+    let is_hibernated =
+        |session: Option<&Session>| session.unwrap().status.phase == SessionPhase::Hibernated;
     bench.until_session("s", is_hibernated).await;
     bench.turn("next", "s", "next").await;
     assert_eq!(bench.until_final("next").await.status.phase, TurnPhase::Completed);
