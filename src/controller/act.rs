@@ -6,25 +6,27 @@
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::acp::connection::{self, Open, Unattended, connect};
 use crate::acp::roots::Roots;
 use crate::api::agent::{McpServer, McpTransport};
 use crate::api::session::Scope;
+use crate::api::turn::TurnPhase;
 use crate::api::{Agent, Incarnation, Turn, Uid};
 use crate::plan::world::{
-    Acp, Call, Finding, Live, Prompt, Rung, SettingCall, Stage, StartFailure, Stop, StopCause,
+    Acp, Call, CallFailure, CallFailureKind, Finding, Live, Prompt, PromptEnd, Rung, SettingCall,
+    Stage, StartFailure, Stop, StopCause,
 };
 use crate::plan::{Change, OpenAs, Step, World};
 use crate::store::records::{self, Txn};
 use crate::store::{self, BlobId, Stream};
 
-use super::live::Entry;
+use super::live::{Entry, Registry};
 use super::output;
-use super::process::{LaunchRequest, Launched};
+use super::process::{LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent};
 use super::pump::{Pump, State};
-use super::{Controller, ObjectKey};
+use super::{Controller, ObjectKey, Queue};
 
 /// How far reading runs ahead of the pump. Small: a waiting event may hold a line of 10 MiB.
 const ACP_EVENTS_MAX: usize = 16;
@@ -94,7 +96,10 @@ impl Controller {
             Step::Initialize => {
                 let entry = self.entry(session)?;
                 entry.view().acp.initialize = Call::InFlight;
-                Ok(entry.acp.initialize()?)
+                entry.acp.initialize().inspect_err(|_| {
+                    entry.view().acp.initialize = Call::NotMade;
+                })?;
+                Ok(())
             }
             Step::Open(how) => self.open(world, how),
             Step::Set { turn, setting, wanted } => {
@@ -103,17 +108,20 @@ impl Controller {
                     turn: turn.clone(),
                     setting: setting.clone(),
                     wanted: (**wanted).clone(),
+                    asked_at: self.clock.now().mono,
                 }));
-                Ok(entry.acp.set(setting.clone())?)
+                entry.acp.set(setting.clone()).inspect_err(|_| entry.view().acp.setting = None)?;
+                Ok(())
             }
             Step::Submit { turn } => self.submit(world, turn).await,
             Step::CancelPrompt { turn } => {
                 let entry = self.entry(session)?;
+                entry.acp.cancel()?;
                 let now = self.clock.now().mono;
                 if let Some(prompt) = entry.view().prompt.as_mut().filter(|p| p.turn == *turn) {
                     prompt.cancel_asked_at = Some(now);
                 }
-                Ok(entry.acp.cancel()?)
+                Ok(())
             }
             Step::Stop { rung, cause } => self.take_rung(session, *rung, cause),
             Step::Forget => {
@@ -138,42 +146,48 @@ impl Controller {
         }
         let holders = slots.change(change, parent);
         let mut txn = transaction(world, change);
-        if let Some(holders) = &holders {
-            txn = slots.write(txn, holders);
-        }
         if let Some(turn) = &change.take_slot {
             // Before the commit: if its outcome stays unknown, the turn counts as taken here.
             self.take(turn.clone());
         }
-        if holders.is_none() {
-            drop(slots);
-            txn.commit(self.records.store().as_ref()).await?;
-        } else {
-            match txn.commit(self.records.store().as_ref()).await {
-                Ok(rev) => slots.written(holders.unwrap_or_default(), rev),
-                Err(error) => {
-                    slots.mark_stale();
-                    return Err(error.into());
-                }
+        let outcome = if let Some(holders) = holders {
+            txn = slots.write(txn, &holders);
+            slots.begin();
+            let outcome = txn.commit(self.records.store().as_ref()).await;
+            if let Ok(rev) = &outcome {
+                slots.written(holders, *rev);
             }
             drop(slots);
+            outcome
+        } else {
+            drop(slots);
+            txn.commit(self.records.store().as_ref()).await
+        };
+        if let (Err(error), Some(turn)) = (&outcome, &change.take_slot)
+            && !matches!(error, records::Error::Store(store::Error::Unknown(_)))
+        {
+            self.untake(turn);
         }
-        self.after_record(world, change).await;
+        outcome?;
+        self.after_record(world, change);
         Ok(())
     }
 
-    /// What follows from a commit that happened: slots that became free are offered to those that
-    /// wait, ended turns leave the journal, and people are told.
-    async fn after_record(&self, world: &World, change: &Change) {
-        if !change.free_slots.is_empty() {
-            self.offer_slots(change.free_slots.len());
-        }
+    /// What follows from a commit that happened: turns that ended or wait again are not ours any
+    /// more, ended ones leave the journal, and people are told. Waits for nothing, so that a pass
+    /// is not given up between a record and what it was the intention of.
+    fn after_record(&self, world: &World, change: &Change) {
         for turn in change.turns.iter().chain(&change.remove_turns) {
-            if turn.status.phase.is_final() {
+            if is_let_go(turn) {
                 self.untake(&turn.metadata.uid);
-                if let Err(error) = self.journal.settle(&turn.metadata.uid).await {
-                    tracing::warn!(turn = %turn.metadata.uid, %error, "the journal could not be trimmed");
-                }
+            }
+            if turn.status.phase.is_final() {
+                let (journal, uid) = (Arc::clone(&self.journal), turn.metadata.uid.clone());
+                self.spawn(async move {
+                    if let Err(error) = journal.settle(&uid).await {
+                        tracing::warn!(turn = %uid, %error, "the journal could not be trimmed");
+                    }
+                });
             }
         }
         self.reporter.events_of(world, change, self.clock.now().time);
@@ -198,12 +212,26 @@ impl Controller {
         session.status.incarnation = incarnation;
         let request =
             LaunchRequest { session, agent: (**agent).clone(), scope: (**scope).clone(), instance };
-        match self.launcher.launch(request).await {
-            Ok(launched) => self.adopt(key, world, incarnation, agent, scope, launched),
-            Err(error) => {
+        self.registry.starting(uid.clone(), incarnation);
+        // A start goes on if the pass is given up: what it brings is claimed, or killed and waited
+        // for. Until then a process may exist, and the planner is told so.
+        let (sender, started) = oneshot::channel();
+        let start = Start {
+            launcher: Arc::clone(&self.launcher),
+            registry: Arc::clone(&self.registry),
+            queue: Arc::clone(&self.queue),
+            key: key.clone(),
+            session: uid.clone(),
+        };
+        self.spawn(start.run(request, sender));
+        match started.await {
+            Ok(Ok(launched)) => self.adopt(key, world, incarnation, agent, scope, launched),
+            Ok(Err(error)) => {
                 let failure = StartFailure { reason: error.reason, message: error.message };
                 self.registry.not_started(uid.clone(), failure);
             }
+            // It panicked: nothing is known of a process.
+            Err(_) => tracing::error!(session = %key, "a start ended without an outcome"),
         }
         self.queue.add(key.clone(), crate::api::report::Trigger::Process);
         Ok(())
@@ -250,8 +278,14 @@ impl Controller {
             stderr_tail: String::new(),
             noise_lines: 0,
         };
-        let entry =
-            Arc::new(Entry::new(key.clone(), view, handle, launched.control, stderr.clone()));
+        let entry = Arc::new(Entry::new(
+            key.clone(),
+            agent.clone(),
+            view,
+            handle,
+            launched.control,
+            stderr.clone(),
+        ));
         self.registry.insert(world.session.metadata.uid.clone(), Arc::clone(&entry));
         let pump = Pump {
             key: key.clone(),
@@ -302,7 +336,8 @@ impl Controller {
             view.acp.opened_as = Some(how.clone());
             view.acp.open = Call::InFlight;
         }
-        Ok(entry.acp.open(open)?)
+        entry.acp.open(open).inspect_err(|_| entry.view().acp.open = Call::NotMade)?;
+        Ok(())
     }
 
     async fn submit(&self, world: &World, turn: &Uid) -> Result<(), Error> {
@@ -332,7 +367,17 @@ impl Controller {
         }
         *entry.activity() =
             crate::ports::LiveActivity { turn: Some(turn.clone()), ..Default::default() };
-        Ok(entry.acp.prompt(turn.clone(), blocks)?)
+        if let Err(refused) = entry.acp.prompt(turn.clone(), blocks) {
+            // Surely not written, and never will be: its uid is in the journal.
+            let message = format!("the prompt could not be given to the agent: {refused}");
+            let failure = CallFailure { kind: CallFailureKind::Other, code: 0, message };
+            if let Some(prompt) = entry.view().prompt.as_mut().filter(|p| p.turn == *turn) {
+                prompt.end =
+                    Some(PromptEnd { answer: Err(failure), is_after_cancel: false, usage: None });
+            }
+            self.queue.add(entry.key.clone(), crate::api::report::Trigger::Process);
+        }
+        Ok(())
     }
 
     /// A turn's prompt as a JSON list of content blocks.
@@ -387,6 +432,51 @@ impl Controller {
         }
         Ok(())
     }
+}
+
+/// A start of a process, which outlives the pass that asked for it.
+struct Start {
+    launcher: Arc<dyn Launcher>,
+    registry: Arc<Registry>,
+    queue: Arc<Queue>,
+    key: ObjectKey,
+    session: Uid,
+}
+
+impl Start {
+    async fn run(
+        self,
+        request: LaunchRequest,
+        claimed_by: oneshot::Sender<Result<Launched, LaunchError>>,
+    ) {
+        let unclaimed = match claimed_by.send(self.launcher.launch(request).await) {
+            Ok(()) => return,
+            Err(outcome) => outcome,
+        };
+        let message = match unclaimed {
+            Ok(mut launched) => {
+                launched.control.kill_tree();
+                loop {
+                    match launched.events.next().await {
+                        Some(ProcessEvent::TreeEmpty) => break,
+                        Some(_) => {}
+                        // Not proven gone, and nobody left to tell: it counts as running.
+                        None => return,
+                    }
+                }
+                "the launch took too long; what it started was killed".to_owned()
+            }
+            Err(error) => error.message,
+        };
+        let failure = StartFailure { reason: "LaunchTimeout", message };
+        self.registry.not_started(self.session, failure);
+        self.queue.add(self.key, crate::api::report::Trigger::Process);
+    }
+}
+
+/// Whether a turn, as it was just recorded, is not in this daemon's hands (any more).
+const fn is_let_go(turn: &Turn) -> bool {
+    turn.status.phase.is_final() || matches!(turn.status.phase, TurnPhase::Pending)
 }
 
 /// The commit of a change: every record by compare-and-swap on what the world holds.

@@ -7,7 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::report::Trigger;
 use crate::api::{Kind, Name, Namespace, TurnSpec};
-use crate::store::records::{self, decode};
+use crate::plan::is_taken;
+use crate::store::records::{self, Txn, decode};
 use crate::store::{Change, Key, Rev, Watch, keys};
 
 use super::{Controller, ObjectKey, RESYNC_EVERY};
@@ -38,13 +39,27 @@ async fn follow_kind(controller: &Controller, kind: Kind, from: Rev) {
             }
             Err(error) => tracing::warn!(%kind, %error, "a watch could not be begun"),
         }
+        seen = catch_up(controller).await;
+    }
+}
+
+/// What happened since a watch was lost may be past the store's memory: everything is looked at
+/// instead, however often the store has to be asked. Tells the revision to go on from; it lies
+/// before the one seen last if the store was put back to an older state.
+async fn catch_up(controller: &Controller) -> Rev {
+    loop {
         tokio::time::sleep(WATCH_AGAIN).await;
-        // What happened in between may be past the store's memory: look at everything instead.
-        match controller.records.store().head().await {
-            Ok(head) => seen = seen.max(head),
-            Err(error) => tracing::warn!(%error, "the store's revision could not be read"),
+        // First the revision, then the look: what changes in between comes twice.
+        let head = match controller.records.store().head().await {
+            Ok(head) => head,
+            Err(error) => {
+                tracing::warn!(%error, "the store's revision could not be read");
+                continue;
+            }
+        };
+        if controller.resync().await {
+            return head;
         }
-        controller.resync().await;
     }
 }
 
@@ -124,28 +139,52 @@ impl Controller {
         let rev = self.records.store().head().await?;
         let awake = self.records.pointed_at(keys::AWAKE).await?;
         self.add_all(&awake, Trigger::Boot);
-        let held: Vec<_> = self.slots.lock().await.turns().cloned().collect();
-        for turn in held {
-            if let Some(turn) = self.records.by_uid::<TurnSpec>(&turn).await? {
-                let key = ObjectKey { namespace: turn.metadata.namespace, name: turn.spec.session };
-                self.queue.add(key, Trigger::Boot);
-            }
-        }
+        self.free_what_nobody_holds().await?;
         self.schedule_deadlines().await?;
         Ok(rev)
     }
 
+    /// Slots whose turn is gone, final or waiting are given back: no pass would do it. The others'
+    /// sessions are looked at.
+    async fn free_what_nobody_holds(&self) -> Result<(), records::Error> {
+        let mut slots = self.slots.lock().await;
+        let mut gone = Vec::new();
+        for holder in slots.holders() {
+            match self.records.by_uid::<TurnSpec>(&holder.turn).await? {
+                Some(turn) if is_taken(&turn) => {
+                    let key =
+                        ObjectKey { namespace: turn.metadata.namespace, name: turn.spec.session };
+                    self.queue.add(key, Trigger::Boot);
+                }
+                Some(_) | None => gone.push(holder.turn.clone()),
+            }
+        }
+        if let Some(holders) = slots.without(&gone) {
+            tracing::warn!(turns = gone.len(), "slots were held by turns that have ended");
+            let txn = slots.write(Txn::new(), &holders);
+            slots.begin();
+            let rev = txn.commit(self.records.store().as_ref()).await?;
+            slots.written(holders, rev);
+        }
+        Ok(())
+    }
+
     /// The backstop: everything that is not at rest is looked at, and the deadlines of the next
-    /// minutes are set.
-    pub(super) async fn resync(&self) {
+    /// minutes are set. `false`: the store could not be read.
+    pub(super) async fn resync(&self) -> bool {
+        self.reporter.prune();
         match self.records.pointed_at(keys::AWAKE).await {
             Ok(awake) => self.add_all(&awake, Trigger::Resync),
-            Err(error) => tracing::warn!(%error, "the resync could not read what is awake"),
+            Err(error) => {
+                tracing::warn!(%error, "the resync could not read what is awake");
+                return false;
+            }
         }
         if let Err(error) = self.schedule_deadlines().await {
             tracing::warn!(%error, "the resync could not read the deadlines");
+            return false;
         }
-        self.reporter.prune();
+        true
     }
 
     /// Sets a timer for every deadline until the resync after the next. Sessions at rest have no

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::acp::connection::Handle;
-use crate::api::{Incarnation, Uid};
+use crate::api::{Agent, Incarnation, Uid};
 use crate::plan::world::{Live, Process, StartFailure};
 use crate::ports::{self, LiveActivity};
 
@@ -23,6 +23,8 @@ use crate::runtime::stderr::Ring;
 pub(super) struct Entry {
     /// Whose it is.
     pub(super) key: ObjectKey,
+    /// The agent as it was when the process was started: it goes on when the record is gone.
+    pub(super) agent: Agent,
     /// What the planner sees.
     view: Mutex<Live>,
     /// The protocol side.
@@ -38,6 +40,7 @@ pub(super) struct Entry {
 impl Entry {
     pub(super) fn new(
         key: ObjectKey,
+        agent: Agent,
         view: Live,
         acp: Handle,
         control: Box<dyn Control>,
@@ -45,6 +48,7 @@ impl Entry {
     ) -> Self {
         Self {
             key,
+            agent,
             view: Mutex::new(view),
             acp,
             control,
@@ -66,6 +70,8 @@ impl Entry {
 }
 
 enum Slot {
+    /// Being started; what comes of it is not known yet.
+    Starting(Incarnation),
     Live(Arc<Entry>),
     NotStarted(StartFailure),
 }
@@ -114,7 +120,7 @@ impl Registry {
     pub(super) fn entry(&self, session: &Uid) -> Option<Arc<Entry>> {
         match self.slots().get(session) {
             Some(Slot::Live(entry)) => Some(Arc::clone(entry)),
-            Some(Slot::NotStarted(_)) | None => None,
+            Some(Slot::Starting(_) | Slot::NotStarted(_)) | None => None,
         }
     }
 
@@ -124,6 +130,8 @@ impl Registry {
         match self.slots().get(session) {
             Some(Slot::Live(entry)) => Process::Live(Box::new(entry.view().clone())),
             Some(Slot::NotStarted(failure)) => Process::NotStarted { failure: failure.clone() },
+            // Seen only where the pass that starts it was given up.
+            Some(Slot::Starting(_)) => Process::Unproven,
             None => Process::Absent,
         }
     }
@@ -132,9 +140,25 @@ impl Registry {
     pub(super) fn knows(&self, session: &Uid, incarnation: Incarnation) -> bool {
         match self.slots().get(session) {
             Some(Slot::Live(entry)) => entry.view().incarnation >= incarnation,
+            Some(Slot::Starting(run)) => *run >= incarnation,
             Some(Slot::NotStarted(_)) => true,
             None => false,
         }
+    }
+
+    /// A start begins: from here on a process may exist.
+    pub(super) fn starting(&self, session: Uid, incarnation: Incarnation) {
+        self.slots().insert(session, Slot::Starting(incarnation));
+    }
+
+    /// The processes of sessions of this name: of one whose record is gone.
+    pub(super) fn of_key(&self, key: &ObjectKey) -> Vec<(Uid, Arc<Entry>)> {
+        let slots = self.slots();
+        let live = |(uid, slot): (&Uid, &Slot)| match slot {
+            Slot::Live(entry) if entry.key == *key => Some((uid.clone(), Arc::clone(entry))),
+            Slot::Live(_) | Slot::Starting(_) | Slot::NotStarted(_) => None,
+        };
+        slots.iter().filter_map(live).collect()
     }
 
     pub(super) fn insert(&self, session: Uid, entry: Arc<Entry>) {
@@ -167,7 +191,7 @@ impl Registry {
         let slots = self.slots();
         let key = |slot: &Slot| match slot {
             Slot::Live(entry) => Some(entry.key.clone()),
-            Slot::NotStarted(_) => None,
+            Slot::Starting(_) | Slot::NotStarted(_) => None,
         };
         slots.values().filter_map(key).collect()
     }

@@ -35,6 +35,8 @@ use crate::api::report::{Outcome, StepOutcome, StepReport, Trigger};
 use crate::api::{Dur, Name, Namespace, Uid};
 use crate::clock::{Mono, Now, SharedClock};
 use crate::plan::capacity::Limits;
+use crate::plan::line::Line;
+use crate::plan::world::Stage;
 use crate::plan::{Plan, Requeue, World, plan};
 use crate::ports;
 use crate::store::SharedBlobs;
@@ -112,8 +114,8 @@ pub struct Controller {
     registry: Arc<Registry>,
     queue: Arc<Queue>,
     slots: tokio::sync::Mutex<Slots>,
-    /// Sessions that wait for a slot, in the order in which they came.
-    waiting: Mutex<Vec<ObjectKey>>,
+    /// Sessions that wait for a slot.
+    line: Mutex<Line<ObjectKey>>,
     /// Turns that this daemon took.
     taken: Mutex<HashSet<Uid>>,
     /// The pumps of all processes.
@@ -180,7 +182,7 @@ impl Controller {
             registry: Arc::new(Registry::default()),
             queue,
             slots: tokio::sync::Mutex::new(slots),
-            waiting: Mutex::new(Vec::new()),
+            line: Mutex::default(),
             taken: Mutex::new(HashSet::new()),
             pumps: Mutex::new(JoinSet::new()),
             reporter,
@@ -214,20 +216,31 @@ impl Controller {
         pumps.spawn(pump);
     }
 
-    /// Puts a session in the line for a slot.
-    fn wait_for_slot(&self, key: &ObjectKey) {
-        let mut waiting = lock(&self.waiting);
-        if !waiting.contains(key) {
-            waiting.push(key.clone());
+    /// Offers the slots that are free to those who wait. To be called after every pass: whatever
+    /// it did with a slot, with its place in the line or with an offer, is seen here.
+    async fn serve_line(&self) {
+        let mut slots = self.slots.lock().await;
+        if let Err(error) = slots.refresh(self.records.store()).await {
+            // Whose commit is unknown tries again, and comes by here again.
+            tracing::debug!(%error, "the holders of slots could not be read");
+            return;
+        }
+        let offered = lock(&self.line).offer(slots.holders(), self.options.limits);
+        for key in offered {
+            self.queue.add(key, Trigger::Watch);
         }
     }
 
-    /// Slots became free: those at the head of the line look again.
-    fn offer_slots(&self, count: usize) {
-        let mut waiting = lock(&self.waiting);
-        let served = count.min(waiting.len());
-        for key in waiting.drain(..served) {
-            self.queue.add(key, Trigger::Watch);
+    /// The record of a session is gone. A process that is left of it (the store was put back to an
+    /// older state) goes too.
+    fn abandon(&self, key: &ObjectKey) {
+        for (uid, entry) in self.registry.of_key(key) {
+            if matches!(entry.view().stage, Stage::Empty { .. }) {
+                self.registry.forget(&uid);
+            } else {
+                tracing::warn!(session = %key, %uid, "a process of a session without a record is killed");
+                entry.control.kill_tree();
+            }
         }
     }
 
@@ -235,13 +248,19 @@ impl Controller {
         let started = self.clock.now();
         let world = match self.observe(key).await {
             Ok(Some(world)) => world,
-            Ok(None) => return Ok(()),
+            Ok(None) => {
+                self.abandon(key);
+                lock(&self.line).leave(key);
+                return Ok(());
+            }
             Err(error) => return Err(format!("the world could not be read: {error}")),
         };
         let decided = plan(&world, started);
         let (steps, failure, is_stale) = self.carry_out(key, &world, &decided).await;
-        if !world.has_free_slot && decided.why.starts_with("waits for capacity") {
-            self.wait_for_slot(key);
+        if decided.waits_for_slot {
+            lock(&self.line).join(key, world.session.status.lineage.parent.as_ref());
+        } else if !is_stale {
+            lock(&self.line).leave(key);
         }
         let outcome = outcome(&decided, failure.as_deref());
         if !steps.is_empty() && !is_stale {
@@ -376,7 +395,7 @@ async fn reconcile(controller: &Arc<Controller>, shutdown: &CancellationToken) {
                 let task = passes.spawn(run_pass(Arc::clone(controller), key.clone(), triggers));
                 keys.insert(task.id(), key);
             }
-            _ = resync.tick() => controller.resync().await,
+            _ = resync.tick() => drop(controller.resync().await),
         }
     }
 }
@@ -385,10 +404,16 @@ async fn reconcile(controller: &Arc<Controller>, shutdown: &CancellationToken) {
 async fn run_pass(controller: Arc<Controller>, key: ObjectKey, triggers: BTreeSet<Trigger>) {
     let outcome = tokio::time::timeout(PASS_BUDGET, controller.pass(&key, &triggers)).await;
     let failure = match outcome {
-        Ok(Ok(())) => return,
+        Ok(Ok(())) => {
+            controller.serve_line().await;
+            return;
+        }
         Ok(Err(failure)) => failure,
         Err(_) => format!("a pass took longer than {}", Dur::from_secs(PASS_BUDGET.as_secs())),
     };
+    // What was offered to it goes to the next one while it waits.
+    lock(&controller.line).leave(&key);
+    controller.serve_line().await;
     let pause = controller.queue.retry(key.clone());
     tracing::warn!(session = %key, %failure, pause_ms = pause.as_millis(), "a pass failed");
 }
@@ -405,6 +430,7 @@ fn finish(
     };
     let Some(key) = keys.remove(&id) else { return };
     if let Some(error) = panic {
+        lock(&controller.line).leave(&key);
         let pause = controller.queue.retry(key.clone());
         tracing::error!(session = %key, %error, pause_ms = pause.as_millis(), "a pass panicked");
     }

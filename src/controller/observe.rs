@@ -14,7 +14,7 @@ use crate::plan::world::{
 use crate::store::records;
 use crate::store::{BlobId, Stream};
 
-use super::{Controller, ObjectKey, output};
+use super::{Controller, ObjectKey, lock, output};
 
 /// How much of standard error goes into a message.
 const STDERR_TAIL_BYTES: usize = 600;
@@ -37,8 +37,12 @@ impl Controller {
         }
         let records = self.records.open_turns(&uid).await?;
         let mut turns = Vec::with_capacity(records.len());
-        for record in records {
-            turns.push(self.open_turn(record).await?);
+        // The turn that has the session, or that is taken next.
+        let next = records
+            .iter()
+            .position(|turn| matches!(turn.status.phase, TurnPhase::Starting | TurnPhase::Pending));
+        for (index, record) in records.into_iter().enumerate() {
+            turns.push(self.open_turn(record, next == Some(index)).await?);
         }
         let below = match session.status.finished_at {
             Some(_) => Some(Below {
@@ -49,10 +53,20 @@ impl Controller {
             None => None,
         };
         let needs_start = !is_ready(&process);
-        let agent = self.find_agent(&session, needs_start).await?;
+        let mut agent = self.find_agent(&session, needs_start).await?;
+        if let (Finding::Missing(_), Some(entry)) = (&agent, self.registry.entry(&uid))
+            && !needs_start
+        {
+            // An agent that was deleted while it is in use: only new processes miss it.
+            agent = Finding::Found(Box::new(entry.agent.clone()));
+        }
         let scope = self.find_scope(&session, needs_start && !turns.is_empty()).await?;
         let parent = session.status.lineage.parent.as_ref();
-        let has_free_slot = self.slots.lock().await.has_free(parent, self.options.limits);
+        let has_free_slot = {
+            let mut slots = self.slots.lock().await;
+            slots.refresh(self.records.store()).await?;
+            lock(&self.line).may_take(key, parent, slots.holders(), self.options.limits)
+        };
         Ok(Some(World {
             turns,
             below,
@@ -71,11 +85,10 @@ impl Controller {
         }))
     }
 
-    async fn open_turn(&self, record: Turn) -> Result<OpenTurn, records::Error> {
+    async fn open_turn(&self, record: Turn, wants_kinds: bool) -> Result<OpenTurn, records::Error> {
         let uid = &record.metadata.uid;
         let is_taken_here = self.is_taken(uid);
         let is_in_journal = self.journal.contains(uid);
-        let wants_kinds = record.status.phase == TurnPhase::Starting;
         let block_kinds = if wants_kinds { self.block_kinds(&record).await? } else { Vec::new() };
         let stored_response_bytes = if is_taken_here || record.status.delivery == Delivery::NotSent
         {

@@ -20,7 +20,7 @@ use crate::plan::world::{
     StopReason,
 };
 use crate::store::SharedBlobs;
-use crate::store::records::Records;
+use crate::store::records::{self, Records};
 
 use super::live::{Entry, Registry};
 use super::output::{FLUSH_AFTER, FLUSH_BYTES, Output};
@@ -60,12 +60,16 @@ pub(super) struct State {
     is_tree_empty: bool,
     is_eof: bool,
     process_is_over: bool,
+    /// The turn of `output` was answered: what still comes is late.
+    is_turn_over: bool,
+    /// The turn whose output could not be stored: it was given up, and nothing more of it is kept.
+    given_up: Option<Uid>,
 }
 
 impl Pump {
     /// Runs until no process of the tree is left and everything it wrote was taken.
     pub(super) async fn run(mut self) {
-        while !(self.state.is_tree_empty && self.state.is_eof) {
+        while !self.is_over() {
             let (has_pending, left) = self.until_flush();
             // Both receivers lose nothing when the other branch wins; the flush follows outside.
             tokio::select! {
@@ -86,9 +90,16 @@ impl Pump {
             }
         }
         self.flush().await;
-        let status = self.state.exit.clone().unwrap_or_else(|| "unknown".to_owned());
-        self.entry.view().stage = Stage::Empty { status };
+        if self.state.is_tree_empty {
+            let status = self.state.exit.clone().unwrap_or_else(|| "unknown".to_owned());
+            self.entry.view().stage = Stage::Empty { status };
+        }
         self.poke();
+    }
+
+    /// Whether nothing more can come: the tree is empty, or nobody is left to tell of it.
+    const fn is_over(&self) -> bool {
+        self.state.is_eof && (self.state.is_tree_empty || self.state.process_is_over)
     }
 
     /// Whether anything is gathered, and how long it may still wait.
@@ -155,7 +166,7 @@ impl Pump {
             }
         }
         match event {
-            Event::Update(update) => self.on_update(&update).await,
+            Event::Update(update) => self.on_update(&update),
             Event::PromptWritten { turn } => {
                 self.begin(&turn);
                 self.with_prompt(&turn, |prompt| prompt.written_at = Some(now.mono));
@@ -250,15 +261,20 @@ impl Pump {
         self.poke();
     }
 
-    /// A turn's output begins with the first thing that is heard of it.
-    fn begin(&mut self, turn: &Uid) -> &mut Output {
+    /// A turn's output begins with the first thing that is heard of it. `None`: it was given up.
+    fn begin(&mut self, turn: &Uid) -> Option<&mut Output> {
+        if self.state.given_up.as_ref() == Some(turn) {
+            return None;
+        }
         let is_new = self.state.output.as_ref().is_none_or(|output| output.turn != *turn);
         if is_new {
             self.state.is_cancel_written = false;
             self.state.open_tools.clear();
+            self.state.is_turn_over = false;
+            self.state.given_up = None;
             self.state.output = None;
         }
-        self.state.output.get_or_insert_with(|| Output::new(turn.clone()))
+        Some(self.state.output.get_or_insert_with(|| Output::new(turn.clone())))
     }
 
     /// Changes what the view says of the turn's prompt, if it still shows that one.
@@ -269,7 +285,7 @@ impl Pump {
         }
     }
 
-    async fn on_update(&mut self, update: &Update) {
+    fn on_update(&mut self, update: &Update) {
         let now = self.clock.now();
         if update.replay {
             return;
@@ -281,7 +297,7 @@ impl Pump {
             self.note_activity(activity_name(&update.kind), title);
         }
         if let Some(turn) = &update.turn {
-            let output = self.begin(&turn.clone());
+            let Some(output) = self.begin(turn) else { return };
             output.take(update, now.time);
             let steps = output.steps;
             self.with_prompt(turn, |prompt| prompt.steps = steps);
@@ -289,17 +305,10 @@ impl Pump {
             if is_progress(&update.kind) {
                 self.entry.view().is_active_after_turn = true;
             }
-            self.keep_late(update).await;
-        }
-    }
-
-    /// What comes after a turn's end goes to its transcript, marked, if the turn is still there:
-    /// a late event brings nothing back that was deleted.
-    async fn keep_late(&mut self, update: &Update) {
-        let Some(output) = &mut self.state.output else { return };
-        match self.records.by_uid::<TurnSpec>(&output.turn).await {
-            Ok(Some(_)) => output.take(update, self.clock.now().time),
-            Ok(None) | Err(_) => self.state.output = None,
+            // What comes after a turn's end goes to its transcript, marked.
+            if let Some(output) = &mut self.state.output {
+                output.take(update, now.time);
+            }
         }
     }
 
@@ -338,6 +347,7 @@ impl Pump {
         self.begin(turn);
         let is_after_cancel = self.state.is_cancel_written;
         self.flush().await;
+        self.state.is_turn_over = true;
         self.state.open_tools.clear();
         let (answer, usage) = match outcome {
             Ok(end) => (Ok(stop_reason(&end)), end.usage),
@@ -355,10 +365,22 @@ impl Pump {
             return;
         }
         self.state.pending_since = None;
-        let outcome = output.flush(&self.blobs).await;
+        // A turn that has ended may be deleted at any moment: late words bring nothing back.
+        let is_late = self.state.is_turn_over;
         let turn = output.turn.clone();
+        if is_late && !matches!(is_stored(&self.records, &turn).await, Ok(true)) {
+            self.state.output = None;
+            return;
+        }
+        let outcome = output.flush(&self.blobs).await;
         let (transcript, response) = output.durable();
         match outcome {
+            Ok(()) if is_late => {
+                if matches!(is_stored(&self.records, &turn).await, Ok(false)) {
+                    drop_blobs(&self.records, turn).await;
+                    self.state.output = None;
+                }
+            }
             Ok(()) => {
                 self.registry.transcript_grew(&turn, transcript);
                 self.with_prompt(&turn, |prompt| prompt.response_bytes = response);
@@ -366,10 +388,38 @@ impl Pump {
             Err(error) => {
                 tracing::error!(%turn, %error, "a turn's output could not be stored");
                 let message = error.to_string();
+                self.state.output = None;
+                self.state.given_up = Some(turn.clone());
                 self.with_prompt(&turn, |prompt| prompt.persist_failure = Some(message));
                 self.poke();
             }
         }
+    }
+}
+
+/// A pump that ends in any other way than by the end of its process knows nothing of the tree.
+impl Drop for Pump {
+    fn drop(&mut self) {
+        let mut view = self.entry.view();
+        if !matches!(view.stage, Stage::Empty { .. }) {
+            view.stage = Stage::Unprovable;
+            drop(view);
+            self.poke();
+        }
+    }
+}
+
+/// Whether a turn's record is there.
+async fn is_stored(records: &Records, turn: &Uid) -> Result<bool, records::Error> {
+    Ok(records.by_uid::<TurnSpec>(turn).await?.is_some())
+}
+
+/// Removes what was written for a turn that went in the same moment. What fails here is removed by
+/// the sweep at the next start.
+async fn drop_blobs(records: &Records, turn: Uid) {
+    let txn = records::Txn::new().drop_blobs(turn);
+    if let Err(error) = txn.commit(records.store().as_ref()).await {
+        tracing::warn!(%error, "late output of a turn that is gone could not be removed");
     }
 }
 

@@ -35,17 +35,27 @@ impl Slots {
         Ok(())
     }
 
+    /// Whether one more turn may run.
     pub(super) fn has_free(&self, parent: Option<&Uid>, limits: Limits) -> bool {
         has_free_slot(&self.holders, parent, limits)
     }
 
-    pub(super) const fn mark_stale(&mut self) {
+    /// A commit that writes the holders begins: until its outcome is known, the store may hold
+    /// something else. Whoever waits for the outcome may be dropped.
+    pub(super) const fn begin(&mut self) {
         self.is_stale = true;
     }
 
-    /// The turns that hold a slot.
-    pub(super) fn turns(&self) -> impl Iterator<Item = &Uid> {
-        self.holders.iter().map(|holder| &holder.turn)
+    /// Who holds a slot.
+    pub(super) fn holders(&self) -> &[Holder] {
+        &self.holders
+    }
+
+    /// Without the holders that hold nothing any more; `None` if there are none such.
+    pub(super) fn without(&self, gone: &[Uid]) -> Option<Vec<Holder>> {
+        let mut holders = self.holders.clone();
+        holders.retain(|holder| !gone.contains(&holder.turn));
+        (holders != self.holders).then_some(holders)
     }
 
     /// Adds the change of holders to a commit; `None` if there is none.
@@ -74,5 +84,6 @@ impl Slots {
     pub(super) fn written(&mut self, holders: Vec<Holder>, rev: Rev) {
         self.holders = holders;
         self.rev = Some(rev);
+        self.is_stale = false;
     }
 }

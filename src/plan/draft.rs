@@ -22,6 +22,8 @@ pub(super) struct Draft<'w> {
     pub(super) turns: Vec<Turn>,
     /// Everything else that is recorded.
     pub(super) change: Change,
+    /// Whether a turn waits for one of the daemon's slots.
+    pub(super) waits_for_slot: bool,
     effects: Vec<Step>,
     wake: Option<Duration>,
     why: String,
@@ -35,6 +37,7 @@ impl<'w> Draft<'w> {
             session: world.session.clone(),
             turns: world.turns.iter().map(|turn| turn.record.clone()).collect(),
             change: Change::default(),
+            waits_for_slot: false,
             effects: Vec::new(),
             wake: None,
             why: String::new(),
@@ -65,16 +68,7 @@ impl<'w> Draft<'w> {
 
     /// The index of the turn that has the session: taken and not final.
     pub(super) fn active_turn(&self) -> Option<usize> {
-        self.turns.iter().position(|turn| match turn.status.phase {
-            TurnPhase::Starting | TurnPhase::Running | TurnPhase::Cancelling => true,
-            TurnPhase::Pending
-            | TurnPhase::Completed
-            | TurnPhase::Failed
-            | TurnPhase::Cancelled
-            | TurnPhase::Expired
-            | TurnPhase::Interrupted
-            | TurnPhase::Discarded => false,
-        })
+        self.turns.iter().position(is_taken)
     }
 
     /// The indexes of the turns that wait, oldest first.
@@ -83,15 +77,12 @@ impl<'w> Draft<'w> {
         (0..self.turns.len()).filter(|&index| pending(&self.turns[index])).collect()
     }
 
-    /// Ends a turn for ever: its slot is given back, the session's pointers move.
+    /// Ends a turn for ever: the session's pointers move.
     pub(super) fn conclude(&mut self, index: usize, ended: TurnStatus) {
         let turn = &mut self.turns[index];
-        let had_slot = turn.status.phase != TurnPhase::Pending;
+        let was_taken = is_taken(turn);
         turn.status = ended;
         let turn = turn.clone();
-        if had_slot {
-            self.change.free_slots.push(turn.metadata.uid.clone());
-        }
         let status = &mut self.session.status;
         if turn.status.delivery != Delivery::NotSent {
             status.prompted = true;
@@ -100,7 +91,7 @@ impl<'w> Draft<'w> {
             status.latest_turn = Some(turn.metadata.name.clone());
             status.latest_response_id.clone_from(&turn.status.response_id);
         }
-        if had_slot {
+        if was_taken {
             status.idle_since = Some(self.now.time);
         }
         if turn.status.phase == TurnPhase::Completed {
@@ -114,7 +105,6 @@ impl<'w> Draft<'w> {
     /// Puts a taken turn that was surely not sent back into the queue.
     pub(super) fn put_back(&mut self, index: usize, reason: &str, message: String) {
         let turn = &mut self.turns[index];
-        self.change.free_slots.push(turn.metadata.uid.clone());
         turn.status = TurnStatus {
             reason: reason.to_owned(),
             message,
@@ -143,6 +133,12 @@ impl<'w> Draft<'w> {
         let removed: Vec<_> =
             self.change.remove_turns.iter().map(|t| t.metadata.uid.clone()).collect();
         for (seen, wanted) in self.world.turns.iter().zip(&self.turns) {
+            // By what is recorded, whatever the turn went through in this pass: no slot leaks.
+            match (is_taken(&seen.record), is_taken(wanted)) {
+                (false, true) => self.change.take_slot = Some(wanted.metadata.uid.clone()),
+                (true, false) => self.change.free_slots.push(wanted.metadata.uid.clone()),
+                (true, true) | (false, false) => {}
+            }
             if seen.record != *wanted && !removed.contains(&wanted.metadata.uid) {
                 self.change.turns.push(wanted.clone());
             }
@@ -154,7 +150,22 @@ impl<'w> Draft<'w> {
         }
         steps.append(&mut self.effects);
         let requeue = self.wake.map_or(Requeue::AwaitChange, Requeue::After);
-        Plan { steps, requeue, why: self.why, diff }
+        Plan { steps, requeue, waits_for_slot: self.waits_for_slot, why: self.why, diff }
+    }
+}
+
+/// Whether a turn was taken and is not final: it has the session, and one of the daemon's slots.
+#[must_use]
+pub const fn is_taken(turn: &Turn) -> bool {
+    match turn.status.phase {
+        TurnPhase::Starting | TurnPhase::Running | TurnPhase::Cancelling => true,
+        TurnPhase::Pending
+        | TurnPhase::Completed
+        | TurnPhase::Failed
+        | TurnPhase::Cancelled
+        | TurnPhase::Expired
+        | TurnPhase::Interrupted
+        | TurnPhase::Discarded => false,
     }
 }
 

@@ -86,12 +86,16 @@ pub(super) fn settle(draft: &mut Draft<'_>) {
     if let Some(live) = world.live() {
         settle_prompt(draft, live);
     }
+    // What became of a process is drawn from it once: with the record that it is gone.
+    let was_recorded = world.session.status.process.is_some();
     match &world.process {
         Process::Absent => draft.session.status.process = None,
         Process::NotStarted { failure } => {
             draft.session.status.process = None;
             draft.act(Step::Forget);
-            start_failed(draft, failure);
+            if was_recorded {
+                start_failed(draft, failure);
+            }
         }
         Process::Live(live) => {
             if let Some(process) = &mut draft.session.status.process {
@@ -100,14 +104,16 @@ pub(super) fn settle(draft: &mut Draft<'_>) {
             if let Stage::Empty { status } = &live.stage {
                 draft.session.status.process = None;
                 draft.act(Step::Forget);
-                process_gone(draft, live, status);
+                if was_recorded {
+                    process_gone(draft, live, status);
+                }
             }
         }
         Process::Unproven => {
             if let Some(process) = &mut draft.session.status.process {
                 process.state = ProcessState::Unknown;
             }
-            draft.because("a process of an earlier daemon could not be proven gone");
+            draft.because("a process whose start was given up is not proven gone");
             draft.wake_in(UNPROVEN_RECHECK);
         }
     }
@@ -152,7 +158,13 @@ fn process_gone(draft: &mut Draft<'_>, live: &Live, exit: &str) {
         (Some(StopCause::Shutdown), Some(index)) => shut_down(draft, index),
         // The session's end concludes its turns itself; an idle process takes none with it.
         (
-            Some(StopCause::End | StopCause::Idle | StopCause::Unconfirmed | StopCause::Shutdown),
+            Some(
+                StopCause::End
+                | StopCause::Idle
+                | StopCause::Unconfirmed
+                | StopCause::Abandoned
+                | StopCause::Shutdown,
+            ),
             _,
         ) => {}
         (Some(StopCause::Broken) | None, Some(_)) if !was_open => {
@@ -188,7 +200,9 @@ fn process_gone(draft: &mut Draft<'_>, live: &Live, exit: &str) {
 fn shut_down(draft: &mut Draft<'_>, index: usize) {
     let (spec, status) = (&draft.turns[index].spec, &draft.turns[index].status);
     let delivery = status.delivery;
-    if status.cancel.is_some() {
+    if status.cancel.is_some() && delivery == Delivery::NotSent {
+        turn(draft, index, &Ending::NeverSent);
+    } else if status.cancel.is_some() {
         turn(draft, index, &Ending::Unconfirmed);
     } else if delivery == Delivery::NotSent && spec.admission == Admission::Queue {
         draft.put_back(index, "Requeued", "the daemon stopped before it was sent".to_owned());

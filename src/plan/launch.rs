@@ -218,6 +218,13 @@ fn handshake_failure(draft: &Draft<'_>, live: &Live) -> Option<StartFailure> {
         });
     }
     let allowed = start_timeout(draft);
+    if let Some(call) = &live.acp.setting
+        && draft.now.mono.since(call.asked_at) >= allowed
+    {
+        let allowed = humantime::format_duration(allowed);
+        let message = format!("the agent did not set {} within {allowed}", call.setting);
+        return Some(StartFailure { reason: "StartTimeout", message: with_stderr(message, live) });
+    }
     if !matches!(live.acp.open, Call::Done(_)) && draft.now.mono.since(live.launched_at) >= allowed
     {
         let stage = match (&live.acp.initialize, &live.acp.open) {
@@ -292,14 +299,14 @@ fn handshake(draft: &mut Draft<'_>, index: usize, live: &Live) {
         }
         (Call::Done(initialized), Call::NotMade) => {
             draft.session.status.capabilities = Some(initialized.capabilities.clone());
-            open(draft, &initialized.capabilities);
+            open(draft, live, &initialized.capabilities);
             draft.wake_in(left);
         }
         (Call::Done(_), Call::InFlight) => {
             draft.because("waits for the agent to open the session");
             draft.wake_in(left);
         }
-        (Call::Done(_), Call::Failed(failure)) => lost(draft, live, failure),
+        (Call::Done(_), Call::Failed(failure)) => lost(draft, live, &failure.message),
         (Call::Done(_), Call::Done(opened)) => {
             draft.session.status.acp_session_id = Some(opened.acp_session_id.clone());
             note_start(draft, live);
@@ -324,12 +331,17 @@ fn note_start(draft: &mut Draft<'_>, live: &Live) {
     }
 }
 
-fn open(draft: &mut Draft<'_>, capabilities: &Capabilities) {
+fn open(draft: &mut Draft<'_>, live: &Live, capabilities: &Capabilities) {
     let status = &draft.session.status;
     let how = match &status.acp_session_id {
         // Agents cannot load a session that was never prompted; a new one loses nothing.
         Some(id) if status.prompted && capabilities.resume => OpenAs::Resume(id.clone()),
         Some(id) if status.prompted && capabilities.load => OpenAs::Load(id.clone()),
+        // It could when the session was prompted: a new one would forget without a word.
+        Some(_) if status.prompted => {
+            lost(draft, live, "it can neither resume nor load sessions any more");
+            return;
+        }
         Some(_) | None => OpenAs::New,
     };
     draft.because("the session is being opened");
@@ -337,7 +349,7 @@ fn open(draft: &mut Draft<'_>, capabilities: &Capabilities) {
 }
 
 /// The agent no longer knows the session.
-fn lost(draft: &mut Draft<'_>, live: &Live, failure: &CallFailure) {
+fn lost(draft: &mut Draft<'_>, live: &Live, why: &str) {
     let had_memory = draft.session.status.prompted;
     draft.session.status.acp_session_id = None;
     let may_begin_anew = !had_memory
@@ -350,8 +362,7 @@ fn lost(draft: &mut Draft<'_>, live: &Live, failure: &CallFailure) {
         return;
     }
     let message = format!(
-        "the agent no longer knows the session ({}); with onSessionLost: new it would go on without memory",
-        failure.message
+        "the agent no longer knows the session ({why}); with onSessionLost: new it would go on without memory"
     );
     draft.because(message.clone());
     ending::expire(draft, "SessionLost", message);
@@ -360,9 +371,10 @@ fn lost(draft: &mut Draft<'_>, live: &Live, failure: &CallFailure) {
 
 /// Sets what is still to be set, then gives the prompt to the agent.
 fn configure(draft: &mut Draft<'_>, index: usize, live: &Live) {
-    if live.acp.setting.is_some() {
+    if let Some(call) = &live.acp.setting {
         draft.because("waits for the agent to set an option");
-        draft.wake_in(start_timeout(draft));
+        let passed = draft.now.mono.since(call.asked_at);
+        draft.wake_in(start_timeout(draft).saturating_sub(passed));
         return;
     }
     let Finding::Found(agent) = &draft.world.agent else { return };

@@ -19,6 +19,7 @@ pub mod deadlines;
 mod draft;
 mod ending;
 mod launch;
+pub mod line;
 mod session;
 pub mod status;
 mod stop;
@@ -29,6 +30,8 @@ pub mod world;
 mod enumeration;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
@@ -36,6 +39,7 @@ use crate::api::{Agent, Incarnation, Session, Turn, Uid};
 use crate::clock::Now;
 use crate::options::settings::{Setting, Wanted};
 
+pub use draft::is_taken;
 pub use launch::instance;
 pub use world::{OpenAs, Rung, StopCause, World};
 
@@ -46,6 +50,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// When the session is looked at again, if nothing happens before.
     pub requeue: Requeue,
+    /// Whether a turn waits for one of the daemon's slots.
+    pub waits_for_slot: bool,
     /// What is waited for or was decided, in a sentence.
     pub why: String,
     /// What differs from the desired state.

@@ -28,6 +28,15 @@ pub(crate) enum Behaviour {
     Crashes,
 }
 
+/// What of an agent's behaviour made a difference so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// How it answers prompts.
+    pub(crate) prompts: bool,
+    /// Whether it hears at all.
+    pub(crate) hears: bool,
+}
+
 /// Everything around the planner.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
@@ -48,8 +57,11 @@ pub(crate) struct Model {
     pub(crate) is_stopping: bool,
     pub(crate) behaviour: Behaviour,
     pub(crate) elapsed: Duration,
+    /// Whether anything came of how the agent answers prompts, or of how it hears: what was never
+    /// asked makes no difference.
+    pub(crate) asked: Asked,
     /// Which world this is, for messages.
-    pub(crate) label: String,
+    pub(crate) label: usize,
 }
 
 pub(crate) fn metadata(name: &str, uid: &str) -> ObjectMeta {
@@ -98,7 +110,8 @@ impl Model {
             is_stopping: false,
             behaviour: Behaviour::Prompt,
             elapsed: Duration::ZERO,
-            label: String::new(),
+            asked: Asked::default(),
+            label: 0,
         }
     }
 
@@ -192,7 +205,11 @@ impl Model {
                 self.process = Process::Live(Box::new(live));
             }
             Step::Submit { turn } => {
-                assert!(!self.sent.contains(turn), "{}: a prompt was given twice", self.label);
+                assert!(
+                    !self.sent.contains(turn),
+                    "world {}: a prompt was given twice",
+                    self.label
+                );
                 self.journal.push(turn.clone());
                 self.sent.push(turn.clone());
                 let prompt = prompt(turn, Some(now.mono));
@@ -213,6 +230,8 @@ impl Model {
 
     fn apply_to_live(&mut self, step: &Step, now: Now) {
         let behaviour = self.behaviour;
+        let hears = matches!(step, Step::Open(_) | Step::Stop { rung: Rung::Eof | Rung::Term, .. });
+        self.asked.hears |= hears;
         let Some(live) = self.live_mut() else { return };
         match step {
             Step::OpenGate => live.stage = Stage::Running,
@@ -247,6 +266,11 @@ impl Model {
     }
 
     fn record(&mut self, change: &Change) {
+        assert!(
+            change.take_slot.iter().all(|uid| !change.free_slots.contains(uid)),
+            "world {}: a slot is taken and given back at once",
+            self.label
+        );
         if let Some(uid) = &change.take_slot {
             assert!(self.slots.len() < self.slots_max, "a slot was taken that was not free");
             self.slots.push(uid.clone());
@@ -283,7 +307,8 @@ impl Model {
     /// What the agent does by itself between two passes. `true`: something changed.
     pub(crate) fn agent_acts(&mut self) -> bool {
         let behaviour = self.behaviour;
-        let Some(live) = self.live_mut() else { return false };
+        let asked = &mut self.asked;
+        let Process::Live(live) = &mut self.process else { return false };
         if let Stage::Exited { status, .. } = &live.stage {
             live.stage = Stage::Empty { status: status.clone() };
             return true;
@@ -298,6 +323,7 @@ impl Model {
             return false;
         }
         let is_after_cancel = prompt.cancel_asked_at.is_some();
+        asked.prompts = true;
         match behaviour {
             Behaviour::Prompt => {}
             Behaviour::Endless if is_after_cancel => {}

@@ -8,7 +8,7 @@ use crate::clock::Now;
 use super::deadlines::{self, Clock};
 use super::draft::Draft;
 use super::turn::Ending;
-use super::world::{Live, Stage, StopCause, World};
+use super::world::{Live, Process, Stage, StopCause, World};
 use super::{Plan, Step, ending, launch, status, stop};
 
 /// Decides what one pass does.
@@ -116,11 +116,20 @@ fn run(draft: &mut Draft<'_>) {
             ending::turn(draft, index, &Ending::NeverSent);
         }
     }
-    if let Some(live) = draft.world.live()
-        && is_going(live)
-    {
-        go_on_stopping(draft, live);
+    if matches!(draft.world.process, Process::Unproven) {
+        // Neither a second process nor the end of a turn that this one may have.
         return;
+    }
+    if let Some(live) = draft.world.live() {
+        if is_going(live) {
+            go_on_stopping(draft, live);
+            return;
+        }
+        if has_abandoned_prompt(draft, live) {
+            draft.because("the agent still has the prompt of a turn that has ended");
+            stop::climb(draft, live, &StopCause::Abandoned);
+            return;
+        }
     }
     match draft.active_turn() {
         Some(index) => drive(draft, index),
@@ -133,6 +142,14 @@ fn is_going(live: &Live) -> bool {
     live.stop.is_some()
         || matches!(live.stage, Stage::Exited { .. } | Stage::Unprovable)
         || (live.acp.is_eof && matches!(live.stage, Stage::Running))
+}
+
+/// Whether the agent works on a prompt whose turn is over (its output could not be stored): it
+/// would take no other.
+fn has_abandoned_prompt(draft: &Draft<'_>, live: &Live) -> bool {
+    let active = draft.active_turn().map(|index| &draft.turns[index].metadata.uid);
+    stop::is_prompt_open(live)
+        && live.prompt.as_ref().is_some_and(|prompt| Some(&prompt.turn) != active)
 }
 
 fn go_on_stopping(draft: &mut Draft<'_>, live: &Live) {
@@ -154,15 +171,13 @@ fn take_next(draft: &mut Draft<'_>) {
     };
     let needs_process =
         draft.world.live().is_none_or(|live| matches!(live.stage, Stage::Empty { .. }));
-    if matches!(draft.world.process, super::world::Process::Unproven) {
-        return;
-    }
     if needs_process && !launch::can_start(draft) {
         wait_with(draft, index, "CannotStart");
         return;
     }
     if !draft.world.has_free_slot {
         draft.because("waits for capacity: every turn slot of the daemon is taken");
+        draft.waits_for_slot = true;
         wait_with(draft, index, "WaitingForCapacity");
         return;
     }
@@ -171,7 +186,6 @@ fn take_next(draft: &mut Draft<'_>) {
     turn.status.reason.clear();
     turn.status.message.clear();
     turn.status.started_at = Some(draft.now.time);
-    draft.change.take_slot = Some(turn.metadata.uid.clone());
     draft.session.status.idle_since = None;
     if needs_process && draft.world.live().is_some() {
         // The empty process is let go of in this pass; the next one launches.
@@ -212,6 +226,9 @@ fn drive(draft: &mut Draft<'_>, index: usize) {
         }
         (true, Delivery::Unknown | Delivery::Sent) => cancel(draft, index),
         (false, Delivery::NotSent | Delivery::Unknown) => launch::progress(draft, index),
+        (false, Delivery::Sent) if draft.world.live().is_none() => {
+            ending::turn(draft, index, &Ending::ProcessGone { status: "unknown", stderr: "" });
+        }
         (false, Delivery::Sent) => draft.because("the turn runs"),
     }
 }

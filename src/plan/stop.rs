@@ -22,17 +22,22 @@ const EXIT_DRAIN: Duration = Duration::from_secs(2);
 /// Takes the next rung if its time has come, and says when to look again. To be called in every
 /// pass while the process shall go.
 pub(super) fn climb(draft: &mut Draft<'_>, live: &Live, cause: &StopCause) {
+    note_state(draft, live);
+    match &live.stop {
+        None => begin(draft, live, cause),
+        Some(stop) => go_on(draft, live, stop),
+    }
+}
+
+/// Says in the record that the process goes, or that nobody can say whether it is gone.
+fn note_state(draft: &mut Draft<'_>, live: &Live) {
+    let unconfirmed = live.stop.as_ref().is_some_and(|stop| stop.unconfirmed > 0);
     if let Some(process) = &mut draft.session.status.process {
-        let unconfirmed = live.stop.as_ref().is_some_and(|stop| stop.unconfirmed > 0);
         process.state = if unconfirmed || live.stage == Stage::Unprovable {
             ProcessState::Unknown
         } else {
             ProcessState::Stopping
         };
-    }
-    match &live.stop {
-        None => begin(draft, live, cause),
-        Some(stop) => go_on(draft, live, stop),
     }
 }
 
@@ -101,6 +106,7 @@ fn take(draft: &mut Draft<'_>, live: &Live, rung: Rung, cause: StopCause) {
 /// Waits for the shim to empty the tree of an agent that ended by itself, and helps if it takes
 /// too long.
 pub(super) fn await_empty(draft: &mut Draft<'_>, live: &Live, ended_at: Mono) {
+    note_state(draft, live);
     let passed = draft.now.mono.since(ended_at);
     if let Some(stop) = &live.stop {
         go_on(draft, live, stop);

@@ -58,34 +58,14 @@ pub(super) fn conclude(
     prompt: Option<&Prompt>,
     now: Time,
 ) -> TurnStatus {
-    let mut status = turn.status.clone();
-    status.finished_at = Some(now);
-    status.reason.clear();
-    status.message.clear();
-    if let Some(prompt) = prompt.filter(|prompt| prompt.turn == turn.metadata.uid) {
-        status.response_bytes = prompt.response_bytes;
-        status.steps = prompt.steps;
-        // The id is given out with the end, so that what it names never changes.
-        status.response_id = Some(turn.metadata.uid.clone());
-        if let Some(end) = &prompt.end {
-            status.usage.clone_from(&end.usage);
-        }
-    }
+    let mut status = begin(turn, prompt, now);
     match ending {
         Ending::Answered(end) => answered(&mut status, end, now),
-        Ending::ProcessGone { status: exit, stderr } => {
-            if !apply_cancel(&mut status, true) {
-                let message = gone_message(exit, stderr);
-                fail(&mut status, Code::AgentProcessInvalidated, message);
-            }
-        }
+        Ending::ProcessGone { status: exit, stderr } => process_gone(&mut status, exit, stderr),
         Ending::Unconfirmed => {
             if !apply_cancel(&mut status, false) {
-                fail(
-                    &mut status,
-                    Code::AgentProcessInvalidated,
-                    "the agent's process was stopped".to_owned(),
-                );
+                let message = "the agent's process was stopped".to_owned();
+                fail(&mut status, Code::AgentProcessInvalidated, message);
             }
         }
         Ending::NeverSent => {
@@ -102,7 +82,8 @@ pub(super) fn conclude(
             status.message = interrupted_message(*code, *delivery);
         }
         Ending::StartFailed(failure) => {
-            let code = if failure.reason == "AuthRequired" {
+            let needs_login = failure.reason == "AuthRequired";
+            let code = if needs_login {
                 Code::SpawnAgentAuthRequired
             } else {
                 Code::SpawnAgentStartFailed
@@ -115,20 +96,41 @@ pub(super) fn conclude(
             status.reason = (*reason).to_owned();
             status.issues.clone_from(issues);
         }
-        Ending::PersistFailed(message) => fail(
-            &mut status,
-            Code::TurnPersistFailed,
-            format!("the turn's output could not be stored: {message}"),
-        ),
+        Ending::PersistFailed(message) => {
+            let message = format!("the turn's output could not be stored: {message}");
+            fail(&mut status, Code::TurnPersistFailed, message);
+        }
         Ending::Refused { code, message } => fail(&mut status, *code, message.clone()),
     }
     status
 }
 
-fn gone_message(exit: &str, stderr: &str) -> String {
+/// What every end has in common.
+fn begin(turn: &Turn, prompt: Option<&Prompt>, now: Time) -> TurnStatus {
+    let mut status = turn.status.clone();
+    status.finished_at = Some(now);
+    status.reason.clear();
+    status.message.clear();
+    if let Some(prompt) = prompt.filter(|prompt| prompt.turn == turn.metadata.uid) {
+        status.response_bytes = prompt.response_bytes;
+        status.steps = prompt.steps;
+        // The id is given out with the end, so that what it names never changes.
+        status.response_id = Some(turn.metadata.uid.clone());
+        if let Some(end) = &prompt.end {
+            status.usage.clone_from(&end.usage);
+        }
+    }
+    status
+}
+
+fn process_gone(status: &mut TurnStatus, exit: &str, stderr: &str) {
+    if apply_cancel(status, true) {
+        return;
+    }
     let tail =
         if stderr.is_empty() { String::new() } else { format!("; its last words: {stderr}") };
-    format!("the agent's process ended without an answer ({exit}){tail}")
+    let message = format!("the agent's process ended without an answer ({exit}){tail}");
+    fail(status, Code::AgentProcessInvalidated, message);
 }
 
 fn interrupted_message(code: Code, delivery: Delivery) -> String {

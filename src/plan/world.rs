@@ -115,7 +115,8 @@ pub enum Process {
     },
     /// In this daemon's hands.
     Live(Box<Live>),
-    /// The record tells of a process of another daemon, and it could not be proven gone.
+    /// A process may exist that is not in the daemon's hands: its start was given up, and it is
+    /// not proven gone yet.
     Unproven,
 }
 
@@ -284,6 +285,8 @@ pub struct SettingCall {
     pub setting: Setting,
     /// What the turn wants in all, to judge the outcome by.
     pub wanted: Wanted,
+    /// When the agent was asked.
+    pub asked_at: Mono,
 }
 
 /// What an agent told in `initialize`.
@@ -447,6 +450,8 @@ pub enum StopCause {
     Unconfirmed,
     /// The agent closed its output or broke the protocol.
     Broken,
+    /// The agent still has a prompt whose turn has ended.
+    Abandoned,
     /// The daemon stops.
     Shutdown,
 }

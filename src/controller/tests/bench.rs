@@ -15,12 +15,23 @@ use crate::api::{Kind, Session, SessionSpec, Turn, TurnSpec, Uid};
 use crate::clock::{SharedClock, SystemClock};
 use crate::controller::{Controller, Handle, Options, Parts, Service};
 use crate::plan::capacity::{Holder, Limits};
+use crate::store::fault::{FaultStore, Plan};
 use crate::store::memory::MemoryStore;
 use crate::store::records::{Page, Records};
 use crate::store::{BlobId, Blobs, SharedBlobs, SharedStore, Store, Stream, keys};
 
 /// A look is taken so often while something is waited for.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// Whether there is time for the long runs.
+pub(super) fn is_thorough() -> bool {
+    std::env::var_os("SPAWNLET_THOROUGH_TESTS").is_some()
+}
+
+/// How long until the next look: the longer it took so far, the less it matters.
+fn look(waited: Duration) -> Duration {
+    LOOK.max(waited / 200)
+}
 
 /// A running daemon.
 struct Daemon {
@@ -34,6 +45,8 @@ pub(super) struct Bench {
     pub(super) ground: Arc<Ground>,
     pub(super) memory: Arc<MemoryStore>,
     pub(super) gate: Arc<Gate>,
+    /// What the daemon works with, where that is not the gate itself.
+    faults: Option<Arc<FaultStore>>,
     pub(super) admission: Admission,
     pub(super) clock: SharedClock,
     pub(super) limits: Limits,
@@ -56,19 +69,9 @@ impl Bench {
     /// Nothing runs yet.
     pub(super) fn still(max_active_turns: usize) -> Self {
         let memory = Arc::new(MemoryStore::new());
-        Self::over(memory.clone(), memory.clone(), memory, max_active_turns)
-    }
-
-    /// Over a store that may be faulty, around one in memory that is not.
-    pub(super) fn over(
-        store: SharedStore,
-        blobs: SharedBlobs,
-        memory: Arc<MemoryStore>,
-        max_active_turns: usize,
-    ) -> Self {
         let ground = Arc::new(Ground::default());
         let clock: SharedClock = Arc::new(SystemClock::new());
-        let gate = Arc::new(Gate::new(store, blobs, ground.clone()));
+        let gate = Arc::new(Gate::new(memory.clone(), memory.clone(), ground.clone()));
         let limits = admission::Limits::default();
         let admission = Admission::new(memory.clone(), memory.clone(), clock.clone(), limits);
         let limits = Limits { max_active_turns, max_active_turns_per_parent: max_active_turns };
@@ -76,12 +79,22 @@ impl Bench {
             ground,
             memory,
             gate,
+            faults: None,
             admission,
             clock,
             limits,
             stopped_cleanly: false,
             daemon: None,
         }
+    }
+
+    /// Its daemon's store is faulty by the seed. Nothing runs yet.
+    pub(super) fn faulty(max_active_turns: usize, seed: u64) -> (Self, Arc<FaultStore>) {
+        let mut bench = Self::still(max_active_turns);
+        let (store, blobs) = (bench.gate.clone(), bench.gate.clone());
+        let faults = Arc::new(FaultStore::new(store, blobs, Plan::harsh(), seed));
+        bench.faults = Some(faults.clone());
+        (bench, faults)
     }
 
     /// Starts a daemon. No process of another one is left.
@@ -118,9 +131,13 @@ impl Bench {
             limits: self.limits,
             reports_per_object: 32,
         };
+        let (store, blobs): (SharedStore, SharedBlobs) = match &self.faults {
+            Some(faults) => (faults.clone(), faults.clone()),
+            None => (self.gate.clone(), self.gate.clone()),
+        };
         let parts = Parts {
-            records: Records::new(self.gate.clone()),
-            blobs: self.gate.clone(),
+            records: Records::new(store),
+            blobs,
             journal: Arc::new(Paper(Arc::clone(&self.ground))),
             launcher: Arc::new(Machine(Arc::clone(&self.ground))),
             clock: Arc::clone(&self.clock),
@@ -133,7 +150,9 @@ impl Bench {
         self.daemon = None;
         self.stopped_cleanly = false;
         self.pass_time(Duration::from_millis(1)).await;
-        self.gate = Arc::new(self.gate.successor());
+        if self.gate.stood.is_cancelled() {
+            self.gate = Arc::new(self.gate.successor());
+        }
     }
 
     /// The daemon stops in order.
@@ -164,8 +183,9 @@ impl Bench {
         let mut waited = Duration::ZERO;
         while !holds(self) {
             assert!(waited < Duration::from_secs(3600), "not within an hour: {what}");
-            self.pass_time(LOOK).await;
-            waited += LOOK;
+            let pause = look(waited);
+            self.pass_time(pause).await;
+            waited += pause;
         }
     }
 
@@ -254,8 +274,9 @@ impl Bench {
                 return turn;
             }
             assert!(waited < Duration::from_secs(3600), "the turn stays {turn:#?}");
-            self.pass_time(LOOK).await;
-            waited += LOOK;
+            let pause = look(waited);
+            self.pass_time(pause).await;
+            waited += pause;
         }
     }
 
@@ -280,8 +301,9 @@ impl Bench {
                 return session;
             }
             assert!(waited < Duration::from_secs(3600), "the session stays {session:#?}");
-            self.pass_time(LOOK).await;
-            waited += LOOK;
+            let pause = look(waited);
+            self.pass_time(pause).await;
+            waited += pause;
         }
     }
 
@@ -294,8 +316,9 @@ impl Bench {
                 return turns;
             }
             assert!(waited < Duration::from_secs(3600), "turns stay {turns:#?}");
-            self.pass_time(LOOK).await;
-            waited += LOOK;
+            let pause = look(waited);
+            self.pass_time(pause).await;
+            waited += pause;
         }
     }
 

@@ -2,6 +2,10 @@
 
 mod agent;
 mod bench;
+mod cancels;
+mod crashes;
+mod faults;
 mod gate;
 mod ground;
+mod processes;
 mod turns;
