@@ -9,14 +9,11 @@ fn quick_stop() -> Value {
     json!({"stop": {"cancel": "300ms", "close": "100ms", "eof": "100ms", "term": "100ms"}})
 }
 
-#[test]
-fn a_session_of_a_yaml_file_is_answered_and_goes_on_with_a_second_turn() {
-    let daemon = Daemon::start();
+/// An agent and a session with a prompt, as a person would write them.
+fn hello_file(daemon: &Daemon) -> String {
     let state = daemon.path("state");
-    daemon.write_manifest(
-        "hello.yaml",
-        &format!(
-            "# An agent and a session of it.
+    format!(
+        "# An agent and a session of it.
 apiVersion: spawnlet.dev/v1alpha1
 kind: Agent
 metadata: {{name: scripted}}
@@ -34,11 +31,16 @@ spec:
   prompt: |
     [[think:hm]][[tool:Reads:read:/etc/hosts]][[say:Hello, ]][[say:world]] [[count]]
 ",
-            quoted(fakeagent()).trim_matches('"'),
-            state.display(),
-            quoted(daemon.home().work()),
-        ),
-    );
+        quoted(fakeagent()).trim_matches('"'),
+        state.display(),
+        quoted(daemon.home().work()),
+    )
+}
+
+#[test]
+fn a_session_of_a_yaml_file_is_answered_and_goes_on_with_a_second_turn() {
+    let daemon = Daemon::start();
+    daemon.write_manifest("hello.yaml", &hello_file(&daemon));
     let session = daemon.until("sessions/hello", |session| {
         session["status"]["latestTurn"].is_string() && session["status"]["phase"] == "Idle"
     });
