@@ -25,6 +25,9 @@ NPM = {
     "opencode": ["opencode-ai@1.18.33"],
 }
 NEEDS_NODE22 = ("gemini", "claude")
+# Lines of an Agent's spec beside command and environment. claude offers bypassPermissions to no root user, and
+# its mode "auto" asks a model for a verdict that the stub cannot give: "default" asks the daemon.
+SPEC = {"claude": ["  modeMap: {approve-all: default}"]}
 
 def base_env(home):
     os.makedirs(home, exist_ok=True)
@@ -49,7 +52,7 @@ def opencode(port, home):
             "models": {"stub-model": {"name": "Stub Model", "limit": {"context": 200000, "output": 8192}},
                        "stub-model-2": {"name": "Stub Model 2", "limit": {"context": 200000, "output": 8192}}}}}})
     env.update(OPENCODE_DISABLE_MODELS_FETCH="1", OPENCODE_DISABLE_AUTOUPDATE="1", OPENCODE_DISABLE_LSP_DOWNLOAD="1")
-    return [LAB + "/opencode/node_modules/.bin/opencode", "acp"], env
+    return [LAB + "/opencode/node_modules/opencode-linux-x64/bin/opencode", "acp"], env
 
 
 def claude(port, home):
@@ -120,7 +123,7 @@ def install(name):
 def manifest(name, port, home):
     argv, env = RECIPES[name](port, home)
     lines = ["apiVersion: spawnlet.dev/v1alpha1", "kind: Agent", "metadata: {name: %s}" % name, "spec:",
-             "  envPolicy: isolated", "  argv: " + json.dumps(argv), "  env:"]
+             "  envPolicy: isolated", "  argv: " + json.dumps(argv), *SPEC.get(name, []), "  env:"]
     return "\n".join(lines + ["    %s: %s" % (k, json.dumps(v)) for k, v in env.items()])
 
 

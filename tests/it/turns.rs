@@ -9,11 +9,12 @@ fn quick_stop() -> Value {
     json!({"stop": {"cancel": "300ms", "close": "100ms", "eof": "100ms", "term": "100ms"}})
 }
 
-/// An agent and a session with a prompt, as a person would write them.
-fn hello_file(daemon: &Daemon) -> String {
-    let state = daemon.path("state");
-    format!(
-        "# An agent and a session of it.
+/// A file with an agent and a session of it that has a prompt.
+fn write_hello(daemon: &Daemon) {
+    daemon.write_manifest(
+        "hello.yaml",
+        &format!(
+            "# An agent and a session of it.
 apiVersion: spawnlet.dev/v1alpha1
 kind: Agent
 metadata: {{name: scripted}}
@@ -31,16 +32,17 @@ spec:
   prompt: |
     [[think:hm]][[tool:Reads:read:/etc/hosts]][[say:Hello, ]][[say:world]] [[count]]
 ",
-        quoted(fakeagent()).trim_matches('"'),
-        state.display(),
-        quoted(daemon.home().work()),
-    )
+            quoted(fakeagent()).trim_matches('"'),
+            daemon.path("state").display(),
+            quoted(daemon.home().work()),
+        ),
+    );
 }
 
 #[test]
 fn a_session_of_a_yaml_file_is_answered_and_goes_on_with_a_second_turn() {
     let daemon = Daemon::start();
-    daemon.write_manifest("hello.yaml", &hello_file(&daemon));
+    write_hello(&daemon);
     let session = daemon.until("sessions/hello", |session| {
         session["status"]["latestTurn"].is_string() && session["status"]["phase"] == "Idle"
     });
@@ -83,8 +85,8 @@ fn a_session_of_a_yaml_file_is_answered_and_goes_on_with_a_second_turn() {
     let events = daemon.ok(&["events"]);
     assert!(events.contains("hello"), "{events}");
     let described = daemon.ok(&["describe", "session/hello"]);
-    for text in ["hello", "Conditions", "ProcessReady", "Hello, world"] {
-        assert!(described.contains(text) || text == "Hello, world", "{text}: {described}");
+    for text in ["hello", "Conditions", "ProcessReady"] {
+        assert!(described.contains(text), "{text}: {described}");
     }
 
     // A second turn goes on in the same conversation and process.

@@ -72,6 +72,8 @@ pub(super) struct Item {
     pub(super) uid: String,
     /// A turn's.
     pub(super) session: Option<String>,
+    /// Whether only a cancel ends the turn.
+    pub(super) is_endless: bool,
     pub(super) is_being_deleted: bool,
     pub(super) is_cancelled: bool,
     pub(super) labels: BTreeMap<usize, u64>,
@@ -268,12 +270,14 @@ impl Judge {
         }
         for ((_, name), known) in &self.known {
             let Some(end) = &known.end else { continue };
-            let was_given = self.prompts.contains_key(name);
-            if was_given && end.delivery == "NotSent" {
-                self.faults.push(format!("Turn {name}: NotSent, but the agent was given it"));
-            }
-            if !was_given && end.phase == "Completed" {
-                self.faults.push(format!("Turn {name}: Completed, but no agent was given it"));
+            let fault = match (self.prompts.contains_key(name), end) {
+                (true, end) if end.delivery == "NotSent" => "NotSent, but the agent was given it",
+                (false, end) if end.phase == "Completed" => "Completed, but no agent was given it",
+                _ => continue,
+            };
+            let fault = format!("Turn {name}: {fault}");
+            if !self.faults.contains(&fault) {
+                self.faults.push(fault);
             }
         }
     }
@@ -316,6 +320,7 @@ mod tests {
             name: name.into(),
             uid: uid.into(),
             session: (kind == Kind::Turn).then(|| "s".into()),
+            is_endless: false,
             is_being_deleted: false,
             is_cancelled: false,
             labels: BTreeMap::new(),

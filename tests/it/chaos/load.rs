@@ -281,6 +281,7 @@ fn read(kind: Kind, object: &Value) -> Item {
         name: text("/metadata/name").unwrap_or_default(),
         uid: text("/metadata/uid").unwrap_or_default(),
         session: text("/spec/session"),
+        is_endless: text("/spec/prompt").is_some_and(|prompt| prompt.contains("[[never]]")),
         is_being_deleted: text("/metadata/deletionTimestamp").is_some(),
         is_cancelled: wanted != "running",
         labels,

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 pub(crate) use http::{Answer, Request};
 
 /// Longer than anything may take on a busy machine; no test waits for it when it passes.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 /// Lines of the daemon that nobody has looked at yet.
 const LINES_MAX: usize = 100_000;
 const SPAWNLET: &str = env!("CARGO_BIN_EXE_spawnlet");
