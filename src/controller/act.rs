@@ -168,7 +168,7 @@ impl Controller {
         if !change.free_slots.is_empty() {
             self.offer_slots(change.free_slots.len());
         }
-        for turn in &change.turns {
+        for turn in change.turns.iter().chain(&change.remove_turns) {
             if turn.status.phase.is_final() {
                 self.untake(&turn.metadata.uid);
                 if let Err(error) = self.journal.settle(&turn.metadata.uid).await {
@@ -239,6 +239,7 @@ impl Controller {
         let view = Live {
             incarnation,
             stage: Stage::Gated { identity: launched.identity },
+            pid: None,
             launched_at: now.mono,
             acp: Acp::default(),
             prompt: None,
@@ -255,6 +256,7 @@ impl Controller {
         let pump = Pump {
             key: key.clone(),
             entry,
+            registry: Arc::clone(&self.registry),
             queue: Arc::clone(&self.queue),
             blobs: Arc::clone(&self.blobs),
             records: self.records.clone(),
@@ -330,7 +332,6 @@ impl Controller {
         }
         *entry.activity() =
             crate::ports::LiveActivity { turn: Some(turn.clone()), ..Default::default() };
-        entry.begin_transcript(turn.clone());
         Ok(entry.acp.prompt(turn.clone(), blocks)?)
     }
 

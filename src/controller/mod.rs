@@ -14,10 +14,13 @@ mod live;
 mod observe;
 mod output;
 pub mod process;
+pub mod prompts;
 mod pump;
 pub mod queue;
 mod report;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
@@ -35,11 +38,11 @@ use crate::plan::capacity::Limits;
 use crate::plan::{Plan, Requeue, World, plan};
 use crate::ports;
 use crate::store::SharedBlobs;
-use crate::store::journal::Journal;
 use crate::store::records::Records;
 
 use live::Registry;
 use process::Launcher;
+use prompts::PromptLog;
 use queue::WorkQueue;
 use report::Reporter;
 use slots::Slots;
@@ -91,7 +94,7 @@ pub struct Parts {
     /// Prompts, transcripts, responses.
     pub blobs: SharedBlobs,
     /// Uids of prompts that may have been sent.
-    pub journal: Arc<Journal>,
+    pub journal: Arc<dyn PromptLog>,
     /// Starts processes.
     pub launcher: Arc<dyn Launcher>,
     /// Time.
@@ -103,7 +106,7 @@ pub struct Controller {
     options: Options,
     records: Records,
     blobs: SharedBlobs,
-    journal: Arc<Journal>,
+    journal: Arc<dyn PromptLog>,
     launcher: Arc<dyn Launcher>,
     clock: SharedClock,
     registry: Arc<Registry>,
@@ -191,10 +194,12 @@ impl Controller {
     }
 
     fn take(&self, turn: Uid) {
+        self.registry.begin_transcript(turn.clone());
         lock(&self.taken).insert(turn);
     }
 
     fn untake(&self, turn: &Uid) {
+        self.registry.end_transcript(turn);
         lock(&self.taken).remove(turn);
     }
 

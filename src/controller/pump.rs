@@ -22,7 +22,7 @@ use crate::plan::world::{
 use crate::store::SharedBlobs;
 use crate::store::records::Records;
 
-use super::live::Entry;
+use super::live::{Entry, Registry};
 use super::output::{FLUSH_AFTER, FLUSH_BYTES, Output};
 use super::process::{Events, ProcessEvent};
 use super::{ObjectKey, Queue};
@@ -38,6 +38,7 @@ const TOOL_CALLS_MAX: usize = 1024;
 pub(super) struct Pump {
     pub(super) key: ObjectKey,
     pub(super) entry: Arc<Entry>,
+    pub(super) registry: Arc<Registry>,
     pub(super) queue: Arc<Queue>,
     pub(super) blobs: SharedBlobs,
     pub(super) records: Records,
@@ -85,7 +86,6 @@ impl Pump {
             }
         }
         self.flush().await;
-        self.entry.end_transcript();
         let status = self.state.exit.clone().unwrap_or_else(|| "unknown".to_owned());
         self.entry.view().stage = Stage::Empty { status };
         self.poke();
@@ -109,7 +109,11 @@ impl Pump {
 
     fn on_process(&mut self, event: Option<ProcessEvent>) {
         match event {
-            Some(ProcessEvent::Started { .. }) => return,
+            Some(ProcessEvent::Started { pid }) => {
+                // Recorded along with whatever is recorded next.
+                self.entry.view().pid = Some(pid);
+                return;
+            }
             Some(ProcessEvent::ExecFailed { message }) => {
                 self.state.exit = Some(format!("the program could not be executed: {message}"));
             }
@@ -334,7 +338,6 @@ impl Pump {
         self.begin(turn);
         let is_after_cancel = self.state.is_cancel_written;
         self.flush().await;
-        self.entry.end_transcript();
         self.state.open_tools.clear();
         let (answer, usage) = match outcome {
             Ok(end) => (Ok(stop_reason(&end)), end.usage),
@@ -357,7 +360,7 @@ impl Pump {
         let (transcript, response) = output.durable();
         match outcome {
             Ok(()) => {
-                self.entry.transcript_grew(&turn, transcript);
+                self.registry.transcript_grew(&turn, transcript);
                 self.with_prompt(&turn, |prompt| prompt.response_bytes = response);
             }
             Err(error) => {

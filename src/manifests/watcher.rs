@@ -425,7 +425,6 @@ impl Service {
         let ledger = self.ledger.as_ref();
         let files: Vec<_> =
             self.directories.iter().flat_map(|d| report::of_directory(d, ledger)).collect();
-        self.teller.tell(&self.directories, now).await;
         let mut conditions = self.reports.borrow().conditions.clone();
         report::watch_native(&mut conditions, self.native.problem(), now.time);
         let report = Report { files, conditions, is_synced: self.is_synced };
@@ -436,6 +435,8 @@ impl Service {
             }
             is_new
         });
+        // Last: who reads of it in the log or an event finds it in the report.
+        self.teller.tell(&self.directories, now).await;
     }
 }
 

@@ -56,7 +56,7 @@ pub(super) fn interrupt_turns(draft: &mut Draft<'_>) {
             || draft.session.metadata.is_deleting();
         let delivery = match status.delivery {
             Delivery::Unknown if !seen.is_in_journal => Delivery::NotSent,
-            delivery => delivery,
+            kept @ (Delivery::NotSent | Delivery::Unknown | Delivery::Sent) => kept,
         };
         if cancelled || status.cancel.is_some() {
             mark_cancel(draft, index, CancelBy::Operator);
@@ -94,6 +94,9 @@ pub(super) fn settle(draft: &mut Draft<'_>) {
             start_failed(draft, failure);
         }
         Process::Live(live) => {
+            if let Some(process) = &mut draft.session.status.process {
+                process.pid = live.pid;
+            }
             if let Stage::Empty { status } = &live.stage {
                 draft.session.status.process = None;
                 draft.act(Step::Forget);
@@ -156,6 +159,11 @@ fn process_gone(draft: &mut Draft<'_>, live: &Live, exit: &str) {
             let message =
                 launch::with_stderr(format!("the agent ended before it was ready ({exit})"), live);
             start_failed(draft, &StartFailure { reason: "AgentExited", message });
+        }
+        (Some(StopCause::Broken) | None, Some(index)) if fault(Some(live)).is_some() => {
+            // The session's end says what the agent did; that it was stopped for it is our doing.
+            let message = fault(Some(live)).map_or("", fault_message).to_owned();
+            turn(draft, index, &Ending::Refused { code: Code::TurnFailed, message });
         }
         (Some(StopCause::Broken) | None, Some(index)) => {
             let failure = StartFailure {
@@ -232,21 +240,22 @@ pub(super) fn decide(draft: &mut Draft<'_>) {
         fault(world.live()).map(|fault| SessionEnd {
             outcome: EndOutcome::Failed,
             reason: fault.reason().to_owned(),
-            message: match fault {
-                Fault::FrameTooLarge => {
-                    "the agent wrote a line over the limit of 10 MiB".to_owned()
-                }
-                Fault::ProtocolFailure => {
-                    "the agent wrote 1000 lines in a minute that are no protocol, and none that is"
-                        .to_owned()
-                }
-            },
+            message: fault_message(fault).to_owned(),
             code: Some(Code::TurnFailed),
             at: draft.now.time,
         })
     };
     if let Some(end) = end {
         draft.end_session(end);
+    }
+}
+
+const fn fault_message(fault: Fault) -> &'static str {
+    match fault {
+        Fault::FrameTooLarge => "the agent wrote a line over the limit of 10 MiB",
+        Fault::ProtocolFailure => {
+            "the agent wrote 1000 lines in a minute that are no protocol, and none that is"
+        }
     }
 }
 

@@ -159,6 +159,7 @@ impl Model {
         Live {
             incarnation: crate::api::Incarnation(incarnation),
             stage: Stage::Running,
+            pid: None,
             launched_at: Mono(0),
             acp: Acp::default(),
             prompt: None,

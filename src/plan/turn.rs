@@ -75,16 +75,8 @@ pub(super) fn conclude(
         Ending::Answered(end) => answered(&mut status, end, now),
         Ending::ProcessGone { status: exit, stderr } => {
             if !apply_cancel(&mut status, true) {
-                let tail = if stderr.is_empty() {
-                    String::new()
-                } else {
-                    format!("; its last words: {stderr}")
-                };
-                fail(
-                    &mut status,
-                    Code::AgentProcessInvalidated,
-                    format!("the agent's process ended without an answer ({exit}){tail}"),
-                );
+                let message = gone_message(exit, stderr);
+                fail(&mut status, Code::AgentProcessInvalidated, message);
             }
         }
         Ending::Unconfirmed => {
@@ -131,6 +123,12 @@ pub(super) fn conclude(
         Ending::Refused { code, message } => fail(&mut status, *code, message.clone()),
     }
     status
+}
+
+fn gone_message(exit: &str, stderr: &str) -> String {
+    let tail =
+        if stderr.is_empty() { String::new() } else { format!("; its last words: {stderr}") };
+    format!("the agent's process ended without an answer ({exit}){tail}")
 }
 
 fn interrupted_message(code: Code, delivery: Delivery) -> String {

@@ -126,6 +126,8 @@ pub struct Live {
     pub incarnation: Incarnation,
     /// How far the process is.
     pub stage: Stage,
+    /// The agent's own pid, once it runs.
+    pub pid: Option<u32>,
     /// When the launch began.
     pub launched_at: Mono,
     /// The protocol side.

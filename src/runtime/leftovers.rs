@@ -13,7 +13,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::sys::pidfd;
@@ -77,8 +77,25 @@ pub(super) struct Marked {
 /// # Cancel safety
 ///
 /// May be called again: it is done when nothing is found.
-pub async fn clear(records: Vec<ProcessRecord>, options: &Options) -> io::Result<Report> {
-    let mut search = Search::new(records, options)?;
+pub async fn clear(records: Vec<ProcessRecord>, prefix: String) -> io::Result<Report> {
+    clear_in(records, prefix, cgroup::detect()).await
+}
+
+/// As [`clear`], with the directory that this store's cgroups lie in, if it has any.
+///
+/// # Errors
+///
+/// As [`clear`].
+///
+/// # Cancel safety
+///
+/// As [`clear`].
+pub async fn clear_in(
+    records: Vec<ProcessRecord>,
+    prefix: String,
+    cgroup_base: Option<PathBuf>,
+) -> io::Result<Report> {
+    let mut search = Search::new(records, prefix, cgroup_base)?;
     let mut too_long = std::pin::pin!(tokio::time::sleep(LOOKS_MAX));
     let mut looks = 0;
     loop {
@@ -112,7 +129,7 @@ pub async fn clear(records: Vec<ProcessRecord>, options: &Options) -> io::Result
 pub fn sweep(options: &Options, is_live: impl Fn(&str) -> bool) -> io::Result<Report> {
     proc::pids()?;
     let is_stale = |mark: &str| is_of_store(mark, &options.instance_prefix) && !is_live(mark);
-    clear_cgroups(options, is_stale);
+    clear_cgroups(options.cgroup_base.as_deref(), is_stale);
     let marked = kill_marked(is_stale);
     let orphans = orphans::clear(is_stale);
     let mut killed: Vec<u32> = marked.killed.into_iter().map(|(pid, _)| pid).collect();
@@ -133,7 +150,8 @@ pub(super) fn is_of_store(mark: &str, prefix: &str) -> bool {
 
 struct Search {
     records: Vec<ProcessRecord>,
-    options: Options,
+    prefix: String,
+    cgroup_base: Option<PathBuf>,
     boot_id: String,
     outcomes: Vec<Outcome>,
     killed: HashSet<u32>,
@@ -141,12 +159,17 @@ struct Search {
 }
 
 impl Search {
-    fn new(records: Vec<ProcessRecord>, options: &Options) -> io::Result<Self> {
+    fn new(
+        records: Vec<ProcessRecord>,
+        prefix: String,
+        cgroup_base: Option<PathBuf>,
+    ) -> io::Result<Self> {
         Ok(Self {
             outcomes: vec![Outcome::Gone; records.len()],
             boot_id: proc::boot_id()?,
             records,
-            options: options.clone(),
+            prefix,
+            cgroup_base,
             killed: HashSet::new(),
             untouched: Vec::new(),
         })
@@ -156,9 +179,9 @@ impl Search {
     fn pass(&mut self, look: u32) -> io::Result<bool> {
         proc::pids()?;
         self.untouched.clear();
-        let prefix = &self.options.instance_prefix;
+        let prefix = &self.prefix;
         let is_ours = |mark: &str| is_of_store(mark, prefix);
-        let mut alive = clear_cgroups(&self.options, is_ours);
+        let mut alive = clear_cgroups(self.cgroup_base.as_deref(), is_ours);
         let mut other_alive = false;
         for record in self.records.iter().filter(|record| record.boot_id == self.boot_id) {
             let in_cgroup = clear_recorded_cgroup(record);
@@ -283,11 +306,9 @@ fn end_shim(pid: u32, held: &OwnedFd, look: u32) {
 
 /// Kills what is in cgroups of this store, recorded or not, and removes the empty ones. Returns the
 /// marks of those that were not empty.
-fn clear_cgroups(options: &Options, is_stale: impl Fn(&str) -> bool) -> HashSet<String> {
+fn clear_cgroups(base: Option<&Path>, is_stale: impl Fn(&str) -> bool) -> HashSet<String> {
     let mut populated = HashSet::new();
-    for (instance, directory) in
-        options.cgroup_base.as_deref().map(cgroup::list).unwrap_or_default()
-    {
+    for (instance, directory) in base.map(cgroup::list).unwrap_or_default() {
         if is_stale(&instance) && clear_cgroup(&directory) {
             populated.insert(instance);
         }
@@ -427,12 +448,7 @@ mod tests {
             pidfd_inode: None,
             cgroup: None,
         };
-        let options = Options {
-            shim_path: "/no/such/shim".into(),
-            instance_prefix: "no-such-store".into(),
-            cgroup_base: None,
-        };
-        let report = clear(vec![record], &options).await.unwrap();
+        let report = clear_in(vec![record], "no-such-store".into(), None).await.unwrap();
         assert_eq!(report, Report { outcomes: vec![Outcome::Gone], ..Report::default() });
     }
 }

@@ -23,9 +23,11 @@ pub(super) struct RuntimeLauncher {
 }
 
 impl RuntimeLauncher {
-    pub(super) fn new(options: runtime::Options) -> Self {
-        let own_bin = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("spawnlet"));
-        Self { launcher: runtime::Launcher::new(options), own_bin }
+    pub(super) fn new(store_id: &str) -> Result<Self, runtime::launch::Error> {
+        let options = runtime::Options::detect(store_id)?;
+        // The shim stands beside the program: the one was found by the other.
+        let own_bin = options.shim_path.with_file_name("spawnlet");
+        Ok(Self { launcher: runtime::Launcher::new(options), own_bin })
     }
 
     pub(super) async fn sweep(&self) -> io::Result<leftovers::Report> {

@@ -200,11 +200,8 @@ impl Daemon {
         let blobs: SharedBlobs = Arc::clone(sqlite) as SharedBlobs;
         let records = Records::new(Arc::clone(&store));
         let store_id = store.identity().await?;
-        let launching = runtime::Options::detect(&store_id)?;
-        clear_leftovers(&records, &launching).await?;
-        let journal = Arc::new(Journal::open(&data_dir)?);
-        settle_journal(&records, &journal).await?;
-        sweep_blobs(&records, &blobs, opened.was_unclean).await?;
+        clear_leftovers(&records, &store_id).await?;
+        let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
         let admission = Arc::new(Admission::new(
             Arc::clone(&store),
             Arc::clone(&blobs),
@@ -212,7 +209,7 @@ impl Daemon {
             admission_limits(&config),
         ));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
-        let launcher = Arc::new(launcher::RuntimeLauncher::new(launching));
+        let launcher = Arc::new(launcher::RuntimeLauncher::new(&store_id)?);
         let controller_options = loop_options(&config, store_id, opened)?;
         let parts = controller::Parts {
             records,
@@ -222,13 +219,8 @@ impl Daemon {
             clock: Arc::clone(&clock),
         };
         let (controller, live) = Controller::build(controller_options, parts).await?;
-        let watched = manifests::Options {
-            directories: manifest_directories(&options, &config),
-            prune: options.prune,
-            native: true,
-        };
         let (manifests, manifests_handle) = manifests::Service::new(
-            watched,
+            watched(&options, &config),
             Arc::clone(&admission),
             Arc::clone(&store),
             Arc::clone(&clock),
@@ -364,6 +356,14 @@ fn admission_limits(config: &Config) -> admission::Limits {
     }
 }
 
+fn watched(options: &ServeOptions, config: &Config) -> manifests::Options {
+    manifests::Options {
+        directories: manifest_directories(options, config),
+        prune: options.prune,
+        native: true,
+    }
+}
+
 fn manifest_directories(options: &ServeOptions, config: &Config) -> Vec<PathBuf> {
     if !options.manifests.is_empty() {
         return options.manifests.clone();
@@ -391,14 +391,14 @@ async fn listen(
 }
 
 /// Kills what daemons before this one left running, before anything else is done.
-async fn clear_leftovers(records: &Records, launching: &runtime::Options) -> Result<(), Error> {
+async fn clear_leftovers(records: &Records, store_id: &str) -> Result<(), Error> {
     let mut recorded = Vec::new();
     for key in records.pointed_at(keys::AWAKE).await? {
         if let Some(session) = records.at::<SessionSpec>(&key).await? {
             recorded.extend(session.status.process);
         }
     }
-    let report = leftovers::clear(recorded, launching)
+    let report = leftovers::clear(recorded, store_id.to_owned())
         .await
         .map_err(system("leftovers of an earlier daemon cannot be looked for"))?;
     if !report.killed.is_empty() {
@@ -434,6 +434,19 @@ async fn sweep_blobs(
         tracing::info!(removed, "blobs without an owner were removed");
     }
     Ok(())
+}
+
+/// Takes over what an earlier daemon left in files: its journal, and blobs that nobody owns.
+async fn recover(
+    records: &Records,
+    blobs: &SharedBlobs,
+    data_dir: &Path,
+    was_unclean: bool,
+) -> Result<Arc<Journal>, Error> {
+    let journal = Journal::open(data_dir)?;
+    settle_journal(records, &journal).await?;
+    sweep_blobs(records, blobs, was_unclean).await?;
+    Ok(Arc::new(journal))
 }
 
 /// Tells the journal which of its turns have ended: what it no longer needs it drops.

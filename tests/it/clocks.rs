@@ -26,7 +26,7 @@ fn a_start_that_fails_leaves_the_turn_waiting_and_says_why() {
     daemon.agent("no-new", &["--silent=new"], quick);
     daemon.agent("v9", &["--protocol=9"], json!({}));
     daemon.agent("login", &["--auth=by-hand"], json!({}));
-    daemon.agent("refuses", &["--fail=new:-32603:no room", "--stderr=disk is full"], json!({}));
+    daemon.agent("refuses", &["--fail=new=-32603:no room", "--stderr=disk is full"], json!({}));
     for name in ["mute", "no-new", "v9", "login", "refuses"] {
         daemon.session(name, name, json!({"prompt": "hello"}));
     }

@@ -72,7 +72,10 @@ impl Home {
         let mut command = spawnlet();
         command.arg("serve").arg("--data-dir").arg(self.path("data"));
         command.arg("--manifests").arg(self.path("manifests"));
-        command.args(["--listen", "127.0.0.1:0"]).args(arguments);
+        if !arguments.contains(&"--listen") {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        command.args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().unwrap()
     }
@@ -179,7 +182,7 @@ impl Daemon {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = spawnlet();
-        command.env("SPAWNLET_DATA_DIR", self.path("data")).args(arguments);
+        command.arg("--data-dir").arg(self.path("data")).args(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

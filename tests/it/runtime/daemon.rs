@@ -113,11 +113,6 @@ impl Holder {
         line.expect("the daemon is silent").unwrap().expect("the daemon ended")
     }
 
-    /// Of a daemon that is started after it, without cgroups.
-    pub(super) fn options(&self) -> Options {
-        options(&self.prefix)
-    }
-
     /// Handles on all processes of its trees: agents, children, shims.
     pub(super) fn tree(&self) -> Vec<OwnedFd> {
         let shims = self.records.iter().filter_map(|record| record.shim_pid);

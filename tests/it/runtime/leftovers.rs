@@ -5,8 +5,8 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 use spawnlet::api::session::{ProcessRecord, ProcessState};
-use spawnlet::runtime::leftovers::{Outcome, clear, sweep};
-use spawnlet::runtime::{Options, boot_id, cgroup};
+use spawnlet::runtime::leftovers::{Outcome, clear, clear_in, sweep};
+use spawnlet::runtime::{boot_id, cgroup};
 
 use super::daemon::{Holder, kill_all, options};
 use super::{ESCAPES, Escape, NONE, gone, hold, token, with_token};
@@ -62,15 +62,20 @@ impl Drop for Decoy {
 async fn what_a_killed_daemon_and_its_shims_left_is_killed_at_the_next_start() {
     let mut holder = Holder::start(false).await;
     let tree = holder.tree();
-    kill_all(&holder.shims(), Signal::STOP);
+    let shims = holder.shims();
+    kill_all(&shims, Signal::STOP);
     holder.kill().await;
-    kill_all(&holder.shims(), Signal::KILL);
+    kill_all(&shims, Signal::KILL);
+    // As long as one of them dies, its children are known by it.
+    for shim in shims {
+        gone(shim).await;
+    }
     let mut decoys = [
         Decoy::start(None),
         Decoy::start(Some(&format!("{}0.1", holder.prefix))),
         Decoy::start(Some(&holder.prefix)),
     ];
-    let report = clear(holder.records.clone(), &holder.options()).await.unwrap();
+    let report = clear_in(holder.records.clone(), holder.prefix.clone(), None).await.unwrap();
     let marked = ESCAPES.iter().zip(&report.outcomes);
     let marked = marked.filter(|(style, _)| !matches!(style, Escape::EmptyEnvironment));
     assert!(marked.into_iter().all(|(_, outcome)| *outcome == Outcome::Killed), "{report:?}");
@@ -85,7 +90,7 @@ async fn what_a_killed_daemon_and_its_shims_left_is_killed_at_the_next_start() {
         gone(process).await;
     }
     // The second start finds nothing.
-    let report = clear(holder.records.clone(), &holder.options()).await.unwrap();
+    let report = clear_in(holder.records.clone(), holder.prefix.clone(), None).await.unwrap();
     assert_eq!(report.outcomes, [Outcome::Gone; ESCAPES.len()]);
     assert_eq!(report.killed, NONE);
 }
@@ -96,7 +101,7 @@ async fn a_stopped_shim_of_a_killed_daemon_is_let_finish_its_work() {
     let tree = holder.tree();
     kill_all(&holder.shims(), Signal::STOP);
     holder.kill().await;
-    let report = clear(holder.records.clone(), &holder.options()).await.unwrap();
+    let report = clear_in(holder.records.clone(), holder.prefix.clone(), None).await.unwrap();
     assert_eq!(report.outcomes, [Outcome::Killed; ESCAPES.len()]);
     for process in tree {
         gone(process).await;
@@ -121,8 +126,8 @@ async fn a_recorded_cgroup_leaves_no_way_out() {
             true => (holder.records.clone(), None),
             false => (Vec::new(), cgroup::detect()),
         };
-        let options = Options { cgroup_base, ..holder.options() };
-        let report = clear(records.clone(), &options).await.unwrap();
+        let prefix = holder.prefix.clone();
+        let report = clear_in(records.clone(), prefix, cgroup_base).await.unwrap();
         assert_eq!(report.outcomes, vec![Outcome::Killed; records.len()]);
         for process in tree {
             gone(process).await;
@@ -146,7 +151,7 @@ async fn a_number_that_was_used_again_is_not_signalled() {
     // Another start time, although inode and number would agree.
     let shifted = stranger.record(&mark);
     records.push(ProcessRecord { start_time: shifted.start_time.map(|time| time + 1), ..shifted });
-    let report = clear(records, &options(&store)).await.unwrap();
+    let report = clear(records, store).await.unwrap();
     assert_eq!(report.outcomes, [Outcome::Gone; 4]);
     assert_eq!(report.killed, NONE);
     assert!(stranger.is_alive() && other_store.is_alive());

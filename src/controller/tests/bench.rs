@@ -1,0 +1,324 @@
+//! A daemon's loop over a store in memory, which can die and start again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::gate::{Gate, Side};
+use super::ground::{Ground, Machine, Paper};
+use crate::admission::{self, Admission, Admitted, DeleteOptions, Refusal, WriteOptions, Writer};
+use crate::api::turn::TurnPhase;
+use crate::api::{Kind, Session, SessionSpec, Turn, TurnSpec, Uid};
+use crate::clock::{SharedClock, SystemClock};
+use crate::controller::{Controller, Handle, Options, Parts, Service};
+use crate::plan::capacity::{Holder, Limits};
+use crate::store::memory::MemoryStore;
+use crate::store::records::{Page, Records};
+use crate::store::{BlobId, Blobs, SharedBlobs, SharedStore, Store, Stream, keys};
+
+/// A look is taken so often while something is waited for.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A running daemon.
+struct Daemon {
+    handle: Handle,
+    tasks: JoinSet<()>,
+    shutdown: CancellationToken,
+}
+
+/// Everything.
+pub(super) struct Bench {
+    pub(super) ground: Arc<Ground>,
+    pub(super) memory: Arc<MemoryStore>,
+    pub(super) gate: Arc<Gate>,
+    pub(super) admission: Admission,
+    pub(super) clock: SharedClock,
+    pub(super) limits: Limits,
+    stopped_cleanly: bool,
+    daemon: Option<Daemon>,
+}
+
+impl Bench {
+    /// A daemon that runs over an empty store.
+    pub(super) async fn new() -> Self {
+        Self::with_slots(8).await
+    }
+
+    pub(super) async fn with_slots(max_active_turns: usize) -> Self {
+        let mut bench = Self::still(max_active_turns);
+        bench.start().await;
+        bench
+    }
+
+    /// Nothing runs yet.
+    pub(super) fn still(max_active_turns: usize) -> Self {
+        let memory = Arc::new(MemoryStore::new());
+        Self::over(memory.clone(), memory.clone(), memory, max_active_turns)
+    }
+
+    /// Over a store that may be faulty, around one in memory that is not.
+    pub(super) fn over(
+        store: SharedStore,
+        blobs: SharedBlobs,
+        memory: Arc<MemoryStore>,
+        max_active_turns: usize,
+    ) -> Self {
+        let ground = Arc::new(Ground::default());
+        let clock: SharedClock = Arc::new(SystemClock::new());
+        let gate = Arc::new(Gate::new(store, blobs, ground.clone()));
+        let limits = admission::Limits::default();
+        let admission = Admission::new(memory.clone(), memory.clone(), clock.clone(), limits);
+        let limits = Limits { max_active_turns, max_active_turns_per_parent: max_active_turns };
+        Self {
+            ground,
+            memory,
+            gate,
+            admission,
+            clock,
+            limits,
+            stopped_cleanly: false,
+            daemon: None,
+        }
+    }
+
+    /// Starts a daemon. No process of another one is left.
+    pub(super) async fn start(&mut self) {
+        assert!(self.daemon.is_none());
+        self.until("every process of the daemon before is gone", |bench| bench.ground.alive() == 0)
+            .await;
+        let (service, handle) = loop {
+            match self.build().await {
+                Ok(built) => break built,
+                // A faulty store: the daemon's start is tried again by whoever runs it.
+                Err(_) => self.pass_time(LOOK).await,
+            }
+        };
+        let shutdown = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        let ground = Arc::clone(&self.ground);
+        tasks.spawn({
+            let shutdown = shutdown.clone();
+            async move {
+                if let Err(error) = service.run(shutdown).await {
+                    ground.note(format!("the loop did not start: {error}"));
+                }
+            }
+        });
+        self.daemon = Some(Daemon { handle, tasks, shutdown });
+    }
+
+    async fn build(&self) -> Result<(Service, Handle), crate::store::Error> {
+        let options = Options {
+            store_id: "store".into(),
+            boot_id: "boot".into(),
+            stopped_cleanly: self.stopped_cleanly,
+            limits: self.limits,
+            reports_per_object: 32,
+        };
+        let parts = Parts {
+            records: Records::new(self.gate.clone()),
+            blobs: self.gate.clone(),
+            journal: Arc::new(Paper(Arc::clone(&self.ground))),
+            launcher: Arc::new(Machine(Arc::clone(&self.ground))),
+            clock: Arc::clone(&self.clock),
+        };
+        Controller::build(options, parts).await
+    }
+
+    /// The daemon dies; its processes are killed as the shims would.
+    pub(super) async fn crash(&mut self) {
+        self.daemon = None;
+        self.stopped_cleanly = false;
+        self.pass_time(Duration::from_millis(1)).await;
+        self.gate = Arc::new(self.gate.successor());
+    }
+
+    /// The daemon stops in order.
+    pub(super) async fn stop(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.shutdown.cancel();
+        while let Some(joined) = daemon.tasks.join_next().await {
+            joined.unwrap();
+        }
+        self.stopped_cleanly = true;
+    }
+
+    /// Whether the loop ended by itself.
+    pub(super) fn has_ended(&mut self) -> bool {
+        self.daemon.as_mut().is_some_and(|daemon| daemon.tasks.try_join_next().is_some())
+    }
+
+    pub(super) fn handle(&self) -> &Handle {
+        &self.daemon.as_ref().unwrap().handle
+    }
+
+    pub(super) async fn pass_time(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    /// Waits until something holds, for an hour at most.
+    pub(super) async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let mut waited = Duration::ZERO;
+        while !holds(self) {
+            assert!(waited < Duration::from_secs(3600), "not within an hour: {what}");
+            self.pass_time(LOOK).await;
+            waited += LOOK;
+        }
+    }
+
+    /// Stands at this commit from now on.
+    pub(super) fn die_at(&self, commit: u64, side: Side) {
+        self.gate.stop_at(commit, side);
+    }
+
+    pub(super) async fn try_create(&self, kind: Kind, body: Value) -> Result<Admitted, Refusal> {
+        let options = WriteOptions::default();
+        self.admission.create(kind, None, body, &options, &Writer::Operator).await
+    }
+
+    /// An agent that does what its script says.
+    pub(super) async fn agent(&self, name: &str, script: &str) {
+        let body = json!({"metadata": {"name": name}, "spec": {"command": script}});
+        self.try_create(Kind::Agent, body).await.unwrap();
+    }
+
+    /// A session, with more in its spec.
+    pub(super) async fn session(&self, name: &str, agent: &str, more: Value) {
+        let mut spec = json!({"agent": agent, "cwd": "/w"});
+        for (field, value) in more.as_object().unwrap() {
+            spec[field] = value.clone();
+        }
+        let body = json!({"metadata": {"name": name}, "spec": spec});
+        self.try_create(Kind::Session, body).await.unwrap();
+    }
+
+    /// A turn, and its uid.
+    pub(super) async fn turn(&self, name: &str, session: &str, prompt: &str) -> Uid {
+        let body =
+            json!({"metadata": {"name": name}, "spec": {"session": session, "prompt": prompt}});
+        let admitted = self.try_create(Kind::Turn, body).await.unwrap();
+        admitted.object["metadata"]["uid"].as_str().unwrap().into()
+    }
+
+    pub(super) async fn patch(&self, kind: Kind, name: &str, patch: Value) {
+        let (namespace, name) = ("default".into(), name.into());
+        let options = WriteOptions::default();
+        self.admission
+            .patch(kind, &namespace, &name, patch, &options, &Writer::Operator)
+            .await
+            .unwrap();
+    }
+
+    pub(super) async fn cancel_turn(&self, name: &str) {
+        self.patch(Kind::Turn, name, json!({"spec": {"desiredState": "cancelled"}})).await;
+    }
+
+    pub(super) async fn cancel_session(&self, name: &str) {
+        self.patch(Kind::Session, name, json!({"spec": {"desiredState": "cancelled"}})).await;
+    }
+
+    pub(super) async fn delete(&self, kind: Kind, name: &str) {
+        let options = DeleteOptions::default();
+        self.admission.delete(kind, &"default".into(), &name.into(), &options).await.unwrap();
+    }
+
+    fn records(&self) -> Records {
+        Records::new(self.memory.clone())
+    }
+
+    pub(super) async fn find_turn(&self, name: &str) -> Option<Turn> {
+        self.records().get::<TurnSpec>(&"default".into(), &name.into()).await.unwrap()
+    }
+
+    pub(super) async fn find_session(&self, name: &str) -> Option<Session> {
+        self.records().get::<SessionSpec>(&"default".into(), &name.into()).await.unwrap()
+    }
+
+    pub(super) async fn all_turns(&self) -> Vec<Turn> {
+        self.records().list::<TurnSpec>(None, &Page::ALL).await.unwrap().items
+    }
+
+    pub(super) async fn all_sessions(&self) -> Vec<Session> {
+        self.records().list::<SessionSpec>(None, &Page::ALL).await.unwrap().items
+    }
+
+    /// Waits until a turn is so.
+    pub(super) async fn until_turn(&self, name: &str, holds: impl Fn(&Turn) -> bool) -> Turn {
+        let mut waited = Duration::ZERO;
+        loop {
+            let turn = self.find_turn(name).await;
+            if let Some(turn) = turn.clone().filter(|turn| holds(turn)) {
+                return turn;
+            }
+            assert!(waited < Duration::from_secs(3600), "the turn stays {turn:#?}");
+            self.pass_time(LOOK).await;
+            waited += LOOK;
+        }
+    }
+
+    pub(super) async fn until_phase(&self, name: &str, phase: TurnPhase) -> Turn {
+        self.until_turn(name, |turn| turn.status.phase == phase).await
+    }
+
+    pub(super) async fn until_final(&self, name: &str) -> Turn {
+        self.until_turn(name, |turn| turn.status.phase.is_final()).await
+    }
+
+    /// Waits until a session is so.
+    pub(super) async fn until_session(
+        &self,
+        name: &str,
+        holds: impl Fn(Option<&Session>) -> bool,
+    ) -> Option<Session> {
+        let mut waited = Duration::ZERO;
+        loop {
+            let session = self.find_session(name).await;
+            if holds(session.as_ref()) {
+                return session;
+            }
+            assert!(waited < Duration::from_secs(3600), "the session stays {session:#?}");
+            self.pass_time(LOOK).await;
+            waited += LOOK;
+        }
+    }
+
+    /// Waits until every turn is final, and tells them.
+    pub(super) async fn until_all_final(&self) -> Vec<Turn> {
+        let mut waited = Duration::ZERO;
+        loop {
+            let turns = self.all_turns().await;
+            if turns.iter().all(|turn| turn.status.phase.is_final()) {
+                return turns;
+            }
+            assert!(waited < Duration::from_secs(3600), "turns stay {turns:#?}");
+            self.pass_time(LOOK).await;
+            waited += LOOK;
+        }
+    }
+
+    pub(super) async fn blob(&self, turn: &Uid, stream: Stream) -> String {
+        let blob = BlobId { owner: turn.clone(), stream };
+        let bytes = self.memory.read(&blob, 0, usize::MAX).await.unwrap();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    pub(super) async fn slots(&self) -> Vec<Uid> {
+        let Some(record) = self.memory.get(&keys::quota_global()).await.unwrap() else {
+            return Vec::new();
+        };
+        let holders: Vec<Holder> = serde_json::from_slice(&record.value).unwrap();
+        holders.into_iter().map(|holder| holder.turn).collect()
+    }
+
+    /// Nothing runs any more, and nothing was promised that was not kept.
+    pub(super) async fn check_quiet(&self) {
+        assert_eq!(self.ground.violations(), Vec::<String>::new());
+        assert_eq!(self.slots().await, Vec::new(), "slots were not given back");
+        for turn in self.all_turns().await {
+            assert!(turn.status.phase.is_final(), "{turn:#?}");
+        }
+    }
+}
