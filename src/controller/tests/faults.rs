@@ -34,7 +34,7 @@ async fn run(seed: u64) {
     bench.pass_time(Duration::from_millis(seed % 11 * 100)).await;
     bench.delete(Kind::Session, "s4").await;
     bench.pass_time(Duration::from_secs(seed % 5)).await;
-    if seed % 3 == 0 {
+    if seed.is_multiple_of(3) {
         bench.crash().await;
         bench.start().await;
     }
