@@ -345,7 +345,7 @@ impl Pump {
         outcome: Result<event::PromptEnd, event::Failure>,
     ) {
         self.begin(turn);
-        let is_after_cancel = self.state.is_cancel_written;
+        let is_after_cancel = self.state.is_cancel_written || self.was_cancelled_unwritten(turn);
         self.flush().await;
         self.state.is_turn_over = true;
         self.state.open_tools.clear();
@@ -357,6 +357,18 @@ impl Pump {
         let end = PromptEnd { answer, is_after_cancel, usage };
         self.with_prompt(turn, |prompt| prompt.end = Some(end));
         self.poke();
+    }
+
+    /// Whether the cancel was asked for before the prompt was written whole: whatever the agent
+    /// then made of it, it is an answer to a cancelled prompt.
+    fn was_cancelled_unwritten(&self, turn: &Uid) -> bool {
+        let view = self.entry.view();
+        let prompt = view.prompt.as_ref().filter(|prompt| prompt.turn == *turn);
+        prompt.is_some_and(|prompt| match (prompt.cancel_asked_at, prompt.written_at) {
+            (Some(asked), Some(written)) => asked <= written,
+            (Some(_), None) => true,
+            (None, _) => false,
+        })
     }
 
     async fn flush(&mut self) {

@@ -244,7 +244,8 @@ impl Service {
             None => Ledger::load(&self.store).await?,
         };
         self.adopt(&mut ledger).await?;
-        let plan = diff::plan(&self.world(&ledger), now.mono);
+        let mut plan = diff::plan(&self.world(&ledger), now.mono);
+        self.let_go(&mut plan).await?;
         self.absences.clone_from(&plan.absences);
         if let Some(wake) = plan.wake {
             due.at(wake);
@@ -278,6 +279,18 @@ impl Service {
         }
         self.conclude(plan, refused, now);
         self.ledger = Some(ledger);
+        Ok(())
+    }
+
+    /// What is held and was removed by somebody else meanwhile needs no confirmation.
+    async fn let_go(&self, plan: &mut diff::Plan) -> Result<(), Stalled> {
+        let held: Vec<ObjectId> = plan.held.keys().cloned().collect();
+        for object in held {
+            if self.gate.find(&object).await.map_err(Stalled::Refused)?.is_none() {
+                plan.held.remove(&object);
+                plan.delete.push(object);
+            }
+        }
         Ok(())
     }
 
