@@ -11,7 +11,7 @@ use crate::plan::is_taken;
 use crate::store::records::{self, Txn, decode};
 use crate::store::{Change, Key, Rev, Watch, keys};
 
-use super::{Controller, ObjectKey, RESYNC_EVERY};
+use super::{Controller, ObjectKey, RESYNC_EVERY, lock};
 
 /// Pause before a lost watch is begun anew.
 const WATCH_AGAIN: Duration = Duration::from_millis(200);
@@ -138,6 +138,10 @@ impl Controller {
         // First the revision, then the list: what changes in between comes twice, never not at all.
         let rev = self.records.store().head().await?;
         let awake = self.records.pointed_at(keys::AWAKE).await?;
+        if awake.is_empty() {
+            self.booted.send_replace(true);
+        }
+        lock(&self.booting).extend(awake.iter().filter_map(object_key));
         self.add_all(&awake, Trigger::Boot);
         self.free_what_nobody_holds().await?;
         self.schedule_deadlines().await?;

@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -47,6 +48,7 @@ use process::Launcher;
 use prompts::PromptLog;
 use queue::WorkQueue;
 use report::Reporter;
+pub use report::Retention;
 use slots::Slots;
 
 /// A session's namespace and name: what the loop works on.
@@ -85,8 +87,8 @@ pub struct Options {
     pub stopped_cleanly: bool,
     /// Bounds on turns at the same time.
     pub limits: Limits,
-    /// Reports kept per object.
-    pub reports_per_object: usize,
+    /// How long reports and events are kept.
+    pub retention: Retention,
 }
 
 /// The parts that the loop works with.
@@ -122,6 +124,10 @@ pub struct Controller {
     pumps: Mutex<JoinSet<()>>,
     reporter: Reporter,
     is_stopping: AtomicBool,
+    /// Sessions of the boot that were not looked at yet.
+    booting: Mutex<HashSet<ObjectKey>>,
+    /// Whether each of them was.
+    booted: watch::Sender<bool>,
 }
 
 /// Reads what the loop holds in memory.
@@ -141,6 +147,17 @@ impl Handle {
     #[must_use]
     pub fn sessions_with_process(&self) -> Vec<Uid> {
         self.controller.registry.sessions()
+    }
+
+    /// Waits until every session that was not at rest when the daemon started was looked at once:
+    /// from then on no record tells of the daemon before.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost if the future is dropped.
+    pub async fn booted(&self) {
+        // The sender lives as long as the controller, which this handle holds.
+        let _ = self.controller.booted.subscribe().wait_for(|booted| *booted).await;
     }
 
     /// Keys that wait or are worked on.
@@ -167,11 +184,8 @@ impl Controller {
     ) -> Result<(Service, Handle), crate::store::Error> {
         let slots = Slots::load(parts.records.store()).await?;
         let queue = Arc::new(Queue::new(Arc::clone(&parts.clock)));
-        let reporter = Reporter::new(
-            parts.records.clone(),
-            Arc::clone(&parts.clock),
-            options.reports_per_object,
-        );
+        let reporter =
+            Reporter::new(parts.records.clone(), Arc::clone(&parts.clock), options.retention);
         let controller = Arc::new(Self {
             options,
             records: parts.records,
@@ -187,8 +201,18 @@ impl Controller {
             pumps: Mutex::new(JoinSet::new()),
             reporter,
             is_stopping: AtomicBool::new(false),
+            booting: Mutex::new(HashSet::new()),
+            booted: watch::channel(false).0,
         });
         Ok((Service { controller: Arc::clone(&controller) }, Handle { controller }))
+    }
+
+    /// A pass over a session has ended, however it went.
+    fn looked_at(&self, key: &ObjectKey) {
+        let mut booting = lock(&self.booting);
+        if booting.remove(key) && booting.is_empty() {
+            self.booted.send_replace(true);
+        }
     }
 
     fn is_stopping(&self) -> bool {
@@ -262,7 +286,7 @@ impl Controller {
         } else if !is_stale {
             lock(&self.line).leave(key);
         }
-        let outcome = outcome(&decided, failure.as_deref());
+        let outcome = if failure.is_some() { Outcome::BackOff } else { decided.standing };
         if !steps.is_empty() && !is_stale {
             let pass =
                 report::Pass { world: &world, plan: &decided, triggers, started, steps, outcome };
@@ -317,15 +341,6 @@ impl Controller {
             let spent = self.clock.now().mono.since(started.mono);
             self.queue.add_after(key.clone(), wait.saturating_sub(spent), Trigger::Timer);
         }
-    }
-}
-
-fn outcome(decided: &Plan, failure: Option<&str>) -> Outcome {
-    match (failure, decided.steps.is_empty(), decided.requeue) {
-        (Some(_), _, _) => Outcome::BackOff,
-        (None, false, _) => Outcome::Progressing,
-        (None, true, Requeue::After(_)) => Outcome::Waiting,
-        (None, true, Requeue::AwaitChange) => Outcome::Converged,
     }
 }
 
@@ -435,4 +450,5 @@ fn finish(
         tracing::error!(session = %key, %error, pause_ms = pause.as_millis(), "a pass panicked");
     }
     controller.queue.done(&key);
+    controller.looked_at(&key);
 }

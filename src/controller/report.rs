@@ -28,11 +28,6 @@ const QUEUE_MAX: usize = 4096;
 const BATCH_MAX: usize = 24;
 /// How long something waits for company before it is written.
 const GATHER: Duration = Duration::from_millis(25);
-/// How long an event is kept.
-const EVENT_TTL: Duration = Duration::from_secs(3600);
-/// Reports kept in all.
-const REPORTS_MAX: usize = 10_000;
-
 enum Item {
     Report(Box<ReconcileReport>),
     Event(Box<Event>),
@@ -56,14 +51,25 @@ pub(super) struct Reporter {
     dropped: AtomicU64,
     records: Records,
     clock: SharedClock,
-    reports_per_object: usize,
+    retention: Retention,
+}
+
+/// How long what happened is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Retention {
+    /// Reports of one object.
+    pub reports_per_object: usize,
+    /// Reports in all.
+    pub reports: usize,
+    /// Events, from when they were last seen.
+    pub events: Duration,
 }
 
 impl Reporter {
-    pub(super) fn new(records: Records, clock: SharedClock, reports_per_object: usize) -> Self {
+    pub(super) fn new(records: Records, clock: SharedClock, retention: Retention) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE_MAX);
         let receiver = Mutex::new(Some(receiver));
-        Self { sender, receiver, dropped: AtomicU64::new(0), records, clock, reports_per_object }
+        Self { sender, receiver, dropped: AtomicU64::new(0), records, clock, retention }
     }
 
     fn send(&self, item: Item) {
@@ -208,7 +214,7 @@ impl Reporter {
         };
         report.sequence = last + 1;
         sequences.insert(uid.clone(), report.sequence);
-        let keep = self.reports_per_object as u64;
+        let keep = self.retention.reports_per_object as u64;
         let txn = txn.put_raw(keys::report(&uid, report.sequence), to_json(&report));
         Ok(match report.sequence.checked_sub(keep).filter(|&old| old > 0) {
             Some(old) => txn.delete_raw(keys::report(&uid, old)),
@@ -248,11 +254,11 @@ impl Reporter {
         let (events, _) = store.list(&keys::kind_prefix(Kind::Event), None, 0).await?;
         let old = events.into_iter().filter(|record| {
             serde_json::from_slice::<Event>(&record.value)
-                .map_or(true, |event| now.since(event.last_timestamp) >= EVENT_TTL)
+                .map_or(true, |event| now.since(event.last_timestamp) >= self.retention.events)
         });
         let mut stale: Vec<Key> = old.map(|record| record.key).collect();
         let (reports, _) = store.list(keys::REPORTS, None, 0).await?;
-        let surplus = reports.len().saturating_sub(REPORTS_MAX);
+        let surplus = reports.len().saturating_sub(self.retention.reports);
         let mut by_age: Vec<_> =
             reports.into_iter().map(|record| (record.rev, record.key)).collect();
         by_age.sort();

@@ -143,6 +143,7 @@ impl<'w> Draft<'w> {
                 self.change.turns.push(wanted.clone());
             }
         }
+        let standing = status::standing(&self.session, &self.turns, self.world);
         let diff = diff(self.world, &self.session);
         let mut steps = Vec::with_capacity(self.effects.len() + 1);
         if self.change != Change::default() {
@@ -150,7 +151,8 @@ impl<'w> Draft<'w> {
         }
         steps.append(&mut self.effects);
         let requeue = self.wake.map_or(Requeue::AwaitChange, Requeue::After);
-        Plan { steps, requeue, waits_for_slot: self.waits_for_slot, why: self.why, diff }
+        let waits_for_slot = self.waits_for_slot;
+        Plan { steps, requeue, waits_for_slot, standing, why: self.why, diff }
     }
 }
 

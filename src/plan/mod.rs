@@ -35,6 +35,7 @@ mod tests;
 
 use std::time::Duration;
 
+use crate::api::report::Outcome;
 use crate::api::{Agent, Incarnation, Session, Turn, Uid};
 use crate::clock::Now;
 use crate::options::settings::{Setting, Wanted};
@@ -52,6 +53,8 @@ pub struct Plan {
     pub requeue: Requeue,
     /// Whether a turn waits for one of the daemon's slots.
     pub waits_for_slot: bool,
+    /// How the session stands after the pass, if every step is done.
+    pub standing: Outcome,
     /// What is waited for or was decided, in a sentence.
     pub why: String,
     /// What differs from the desired state.

@@ -3,6 +3,7 @@
 //! Derived last in every pass from what is recorded; nothing decides by it.
 
 use crate::api::condition::ConditionStatus::{False, True, Unknown};
+use crate::api::report::Outcome;
 use crate::api::session::{DesiredState, EndOutcome, ProcessState, SessionPhase};
 use crate::api::turn::TurnPhase;
 use crate::api::{Session, SessionStatus, Time, Turn};
@@ -126,6 +127,31 @@ fn phase(
         (_, 0) if world.has_free_slot => (SessionPhase::Pending, "Queued".to_owned()),
         (_, 0) => (SessionPhase::Pending, "WaitingForCapacity".to_owned()),
         (_, _) => (SessionPhase::Pending, status.restarts.reason.clone()),
+    }
+}
+
+/// How the session stands, for reports: what does not converge, and whether it still may.
+pub(super) fn standing(session: &Session, turns: &[Turn], world: &World) -> Outcome {
+    let status = &session.status;
+    let is_ending = status.end.is_some() && status.finished_at.is_none();
+    if is_ending || turns.iter().any(is_active) {
+        return Outcome::Progressing;
+    }
+    if session.metadata.is_deleting() {
+        return Outcome::Waiting;
+    }
+    if status.end.is_some() {
+        return Outcome::Converged;
+    }
+    if unresolved(world).is_some() {
+        return Outcome::Waiting;
+    }
+    let has_waiting_turn = turns.iter().any(|turn| turn.status.phase == TurnPhase::Pending);
+    match (has_waiting_turn, status.restarts.count, status.restarts.next_attempt_at) {
+        (false, _, _) => Outcome::Converged,
+        (true, 0, _) => Outcome::Waiting,
+        (true, _, Some(_)) => Outcome::BackOff,
+        (true, _, None) => Outcome::Failed,
     }
 }
 

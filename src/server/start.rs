@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::{self, Admission};
-use crate::api::config::{Config, LogFormat};
+use crate::api::config::{Config, Key, Loaded, LogFormat};
 use crate::api::{FieldErrors, SessionSpec, TurnSpec, Uid};
 use crate::cli::ServeOptions;
 use crate::clock::{SharedClock, SystemClock};
@@ -85,9 +85,11 @@ fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
 
 /// Runs the daemon until SIGTERM or SIGINT.
 pub(super) async fn run(options: ServeOptions) -> Result<(), Error> {
-    let config = load_config(&options)?;
-    start_log(&config);
-    let data_dir = data_dir(&options, &config)?;
+    let loaded = load_config(&options)?;
+    start_log(&loaded.config);
+    let data_dir = data_dir(&options, &loaded.config)?;
+    // From here on: a hang-up must not end a daemon that has not come to listen for it.
+    let hangup = signal(SignalKind::hangup()).map_err(system("SIGHUP"))?;
     runtime::become_subreaper().map_err(system("the daemon cannot adopt orphans"))?;
     let clock: SharedClock = Arc::new(SystemClock::new());
     let (store, opened) = {
@@ -98,13 +100,20 @@ pub(super) async fn run(options: ServeOptions) -> Result<(), Error> {
     };
     let store = Arc::new(store);
     tracing::info!(data_dir = %data_dir.display(), ?opened, "the store is open");
-    let daemon = Daemon::assemble(options, config, data_dir, clock, &store, opened).await?;
+    let config = loaded.config.clone();
+    let daemon = Daemon::assemble(&options, config, data_dir, clock, &store, opened).await?;
+    let reload = CancellationToken::new();
+    let mut reloader = JoinSet::new();
+    let guard = Arc::clone(&daemon.guard);
+    reloader.spawn(follow_config(options, loaded, guard, hangup, reload.clone()));
     let outcome = daemon.serve().await;
+    reload.cancel();
+    while reloader.join_next().await.is_some() {}
     store.close().await;
     outcome
 }
 
-fn load_config(options: &ServeOptions) -> Result<Config, Error> {
+fn load_config(options: &ServeOptions) -> Result<Loaded, Error> {
     let file = match &options.config {
         None => None,
         Some(path) => {
@@ -121,15 +130,15 @@ fn load_config(options: &ServeOptions) -> Result<Config, Error> {
     // Flags of their own stand above the file like `--set`.
     sets.extend(options.listen.iter().map(|listen| format!("listen={listen}")));
     sets.extend(options.log_level.iter().map(|level| format!("log.level={level}")));
-    let loaded = crate::api::config::load(file.as_ref(), &sets).map_err(Error::Config)?;
-    let mut config = loaded.config;
+    let mut loaded = crate::api::config::load(file.as_ref(), &sets).map_err(Error::Config)?;
+    let config = &mut loaded.config;
     match options.log_format {
         Some(crate::cli::serve::LogFormat::Json) => config.log.format = LogFormat::Json,
         Some(crate::cli::serve::LogFormat::Text) => config.log.format = LogFormat::Text,
         None => {}
     }
     refuse_open_address(config.listen, config.insecure_listen)?;
-    Ok(config)
+    Ok(loaded)
 }
 
 /// An address that others reach needs an explicit word: there is no TLS on it.
@@ -176,6 +185,7 @@ struct Daemon {
     manifests_handle: manifests::Handle,
     listeners: Vec<rest::Listener>,
     router: axum::Router,
+    guard: Arc<rest::Guard>,
     connections_max: usize,
     address: SocketAddr,
     health: Arc<Status>,
@@ -189,7 +199,7 @@ struct Daemon {
 
 impl Daemon {
     async fn assemble(
-        options: ServeOptions,
+        options: &ServeOptions,
         config: Config,
         data_dir: PathBuf,
         clock: SharedClock,
@@ -229,7 +239,8 @@ impl Daemon {
             Arc::new(Status::new(Arc::clone(sqlite), manifests_handle.clone(), Arc::clone(&clock)));
         let (listeners, address) = listen(&config, &data_dir).await?;
         let token = files::operator_token(&data_dir).map_err(system("the operator's token"))?;
-        let guard = rest::Guard::new(&token, rest::Rules::from(&config), Arc::clone(&clock));
+        let rules = rest::Rules::from(&config);
+        let guard = Arc::new(rest::Guard::new(&token, rules, Arc::clone(&clock)));
         let api_stop = CancellationToken::new();
         let router = rest::router(rest::State {
             store: Arc::clone(&store),
@@ -239,7 +250,7 @@ impl Daemon {
             manifests: Arc::new(manifests_handle.clone()),
             health: Arc::clone(&health) as Arc<dyn crate::ports::Health>,
             clock,
-            guard: Arc::new(guard),
+            guard: Arc::clone(&guard),
             shutdown: api_stop.clone(),
         });
         Ok(Self {
@@ -248,6 +259,7 @@ impl Daemon {
             manifests_handle,
             listeners,
             router,
+            guard,
             connections_max: config.http.connections as usize,
             address,
             health,
@@ -277,7 +289,8 @@ impl Daemon {
         services.spawn(backstops(self.launcher, self.live, store, stop.clone()));
         let mut looper = JoinSet::new();
         looper.spawn(self.controller.run(stop.clone()));
-        let announce = announce(self.manifests_handle, self.health, self.address);
+        let announce =
+            announce(self.manifests_handle, self.live.clone(), self.health, self.address);
         services.spawn(announce);
         services.spawn(tend_namespaces(self.admission, stop.clone()));
         let asked = async {
@@ -323,7 +336,11 @@ fn loop_options(
             max_active_turns: config.limits.max_active_turns as usize,
             max_active_turns_per_parent: config.limits.max_active_turns_per_parent as usize,
         },
-        reports_per_object: config.retention.reports_per_object as usize,
+        retention: controller::Retention {
+            reports_per_object: config.retention.reports_per_object as usize,
+            reports: config.retention.reports as usize,
+            events: config.retention.events.get(),
+        },
     })
 }
 
@@ -337,9 +354,45 @@ fn ended_early(ended: Option<Ended>) -> Error {
     }
 }
 
+/// Takes over, at each SIGHUP, what of the configuration may change while the daemon runs: whom the
+/// API answers and how fast. A wrong configuration changes nothing.
+async fn follow_config(
+    options: ServeOptions,
+    mut loaded: Loaded,
+    guard: Arc<rest::Guard>,
+    mut hangup: Signal,
+    stop: CancellationToken,
+) {
+    loop {
+        // Both lose nothing: signals that come together count as one.
+        tokio::select! {
+            () = stop.cancelled() => return,
+            received = hangup.recv() => if received.is_none() { return },
+        }
+        match load_config(&options) {
+            Err(error) => tracing::error!(%error, "SIGHUP: the configuration stays as it was"),
+            Ok(newer) => {
+                let changed = loaded.changes(&newer);
+                let (later, now): (Vec<_>, Vec<_>) =
+                    changed.iter().partition(|key| key.needs_restart);
+                let paths = |keys: Vec<&Key>| keys.iter().map(|key| key.path).collect::<Vec<_>>();
+                guard.reload(rest::Rules::from(&newer.config));
+                tracing::info!(taken = ?paths(now), after_a_restart = ?paths(later), "SIGHUP");
+                loaded = newer;
+            }
+        }
+    }
+}
+
 /// Says that the daemon is ready, once it is.
 #[expect(clippy::print_stdout, reason = "scripts and service managers wait for this line")]
-async fn announce(mut manifests: manifests::Handle, health: Arc<Status>, address: SocketAddr) {
+async fn announce(
+    mut manifests: manifests::Handle,
+    live: controller::Handle,
+    health: Arc<Status>,
+    address: SocketAddr,
+) {
+    live.booted().await;
     if !manifests.synced().await {
         return;
     }
