@@ -2,7 +2,7 @@
 //!
 //! Times in records come from the wall clock as it stood when the daemon started, and go on by the
 //! kernel's boot clock (it counts suspend). So a jump of the wall clock neither fires nor postpones
-//! a deadline, and stored deadlines, being wall times, survive a restart. [`Clock::wall_skew`]
+//! a deadline, and stored deadlines, being wall times, survive a restart. [`Clock::wall_skew_ms`]
 //! tells how far the wall clock has since moved away.
 //!
 //! The only file that may read a clock; `clippy.toml` bans the calls elsewhere.

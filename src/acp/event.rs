@@ -116,6 +116,30 @@ pub struct Failure {
     pub kind: FailureKind,
 }
 
+impl Failure {
+    /// What the agent said, with what its `data` adds: at most 8 KiB. Agents word the cause there
+    /// and leave the message at "Internal error" (measured: codex-acp's `data.message`).
+    #[must_use]
+    pub fn words(&self) -> String {
+        let data = match &self.data {
+            Some(Value::String(text)) => Some(text.as_str()),
+            Some(data) => {
+                ["message", "details", "error"].iter().find_map(|name| data[*name].as_str())
+            }
+            None => None,
+        };
+        match data.map(|text| cut(text.trim(), DATA_WORDS_BYTES_MAX)) {
+            Some(text) if !text.is_empty() && !self.message.contains(text) => {
+                format!("{}: {text}", self.message)
+            }
+            Some(_) | None => self.message.clone(),
+        }
+    }
+}
+
+/// How much of the cause in `data` is shown; as much as of a message.
+const DATA_WORDS_BYTES_MAX: usize = 4096;
+
 /// What a failure means to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
@@ -333,4 +357,26 @@ pub(super) const NAME_BYTES_MAX: usize = 128;
 /// The longest prefix of at most `bytes_max` bytes that ends at a character's end.
 pub(super) fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_failures_words_hold_the_cause_that_is_in_its_data() {
+        let words = |data: Value| {
+            let message = "Internal error".to_owned();
+            let kind = FailureKind::Other;
+            Failure { code: -32603, message, data: Some(data), kind }.words()
+        };
+        assert_eq!(words(json!({"message": "busy"})), "Internal error: busy");
+        assert_eq!(words(json!("busy")), "Internal error: busy");
+        assert_eq!(words(json!({"details": " busy\n", "code": 7})), "Internal error: busy");
+        for silent in [json!(7), json!(["busy"]), json!({"message": "Internal error"}), json!({})] {
+            assert_eq!(words(silent), "Internal error");
+        }
+    }
 }

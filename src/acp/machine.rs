@@ -432,10 +432,8 @@ impl Machine {
         if let Some(options) = wire::config_options(said, &self.options.category_map) {
             self.replace_options(options);
         }
-        if let (Some(mode), Some(modes)) =
-            (wire::text(said, "currentModeId"), &mut self.snapshot.modes)
-        {
-            modes.current = mode;
+        if let Some(mode) = wire::text(said, "currentModeId") {
+            self.snapshot.stands_at_mode(&mode);
         }
         self.snapshot != before
     }
@@ -557,9 +555,7 @@ impl Machine {
     fn configured(&mut self, what: &Setting, result: &RawValue) -> Result<Snapshot, Failure> {
         match what {
             Setting::Mode(id) => {
-                if let Some(modes) = &mut self.snapshot.modes {
-                    modes.current.clone_from(id);
-                }
+                self.snapshot.stands_at_mode(id);
             }
             Setting::Model(id) => {
                 for option in &mut self.snapshot.options {

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 
 use super::connect::{Connection, Endpoint};
 use super::failure::Failure;
+use super::get::eprint_line;
 use crate::rest::resource::Resource;
 
 /// How long the daemon may take to accept a connection; it is on this machine or near.
@@ -175,6 +176,11 @@ impl Client {
         });
         let response = sender.send_request(request).await.map_err(lost)?;
         let code = response.status();
+        for warning in response.headers().get_all(header::WARNING) {
+            if let Some(text) = warning_text(warning.as_bytes()) {
+                eprint_line(&format!("warning: {text}"));
+            }
+        }
         let reply = Reply { body: response.into_body(), rest: BytesMut::new(), _driver: driver };
         Ok((code, reply))
     }
@@ -241,6 +247,18 @@ impl Reply {
     }
 }
 
+/// The text of a `Warning: 299 - "text"` header.
+fn warning_text(header: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(header);
+    let quoted = text.strip_prefix("299 - \"")?.strip_suffix('"')?;
+    let mut out = String::with_capacity(quoted.len());
+    let mut characters = quoted.chars();
+    while let Some(character) = characters.next() {
+        out.push(if character == '\\' { characters.next()? } else { character });
+    }
+    Some(crate::rest::printable(&out))
+}
+
 /// The path of a collection; `None`: of all namespaces.
 pub(super) fn collection(resource: Resource, namespace: Option<&str>) -> String {
     let base = if resource.is_core() {
@@ -282,4 +300,28 @@ fn encode(text: &str) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_encoded_and_empty_pairs_left_out() {
+        let session = Resource::parse("se").unwrap();
+        assert_eq!(
+            item(session, "n", "a/b"),
+            "/apis/spawnlet.dev/v1alpha1/namespaces/n/sessions/a%2Fb"
+        );
+        assert_eq!(collection(Resource::parse("ev").unwrap(), None), "/api/v1/events");
+        assert_eq!(with_query("/x", &[("a", ""), ("b", "1,2")]), "/x?b=1%2C2");
+        assert_eq!(with_query("/x", &[("a", "")]), "/x");
+    }
+
+    #[test]
+    fn warnings_are_read_back_as_they_were_said() {
+        let header = br#"299 - "unknown field \"spec.titel\"""#;
+        assert_eq!(warning_text(header).unwrap(), "unknown field \"spec.titel\"");
+        assert_eq!(warning_text(b"199 x"), None);
+    }
 }

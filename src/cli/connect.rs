@@ -5,7 +5,7 @@
 //! (`SPAWNLET_INSTANCE` is set) the operator's token is never used: there `SPAWNLET_TOKEN` alone
 //! says who asks.
 
-use std::env;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -52,8 +52,12 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    pub(super) fn find(global: &Global) -> Result<Self, Failure> {
-        let directory = global.data_dir.clone().or_else(default_data_dir);
+    /// `variable` reads the environment.
+    pub(super) fn find(
+        global: &Global,
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, Failure> {
+        let directory = global.data_dir.clone().or_else(|| default_data_dir(&variable));
         let endpoint = match (&global.server, &directory) {
             (Some(server), _) => parse(server)?,
             (None, Some(directory)) => Endpoint::Unix(directory.join(SOCKET)),
@@ -67,7 +71,7 @@ impl Connection {
         };
         let token = match &global.token {
             Some(token) => Some(token.clone()),
-            None if env::var_os("SPAWNLET_INSTANCE").is_some() => None,
+            None if variable("SPAWNLET_INSTANCE").is_some() => None,
             None => directory.and_then(|directory| read_token(&directory.join(TOKEN))),
         };
         Ok(Self { endpoint, token })
@@ -75,9 +79,8 @@ impl Connection {
 }
 
 /// `$XDG_STATE_HOME/spawnlet`, or its default below the home directory (XDG base directories).
-pub(super) fn default_data_dir() -> Option<PathBuf> {
-    let absolute =
-        |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+pub(super) fn default_data_dir(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_STATE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
         .map(|state| state.join("spawnlet"))
@@ -131,6 +134,35 @@ mod tests {
         for text in ["https://x:1", "localhost:7420", "http://", "http://a/b"] {
             assert_eq!(parse(text).unwrap_err().exit_code(), 2, "{text}");
         }
+    }
+
+    #[test]
+    fn the_operators_token_is_not_used_inside_an_agents_tree() {
+        let state = tempfile::tempdir().unwrap();
+        let directory = state.path().join("spawnlet");
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(directory.join(TOKEN), " operator \n").unwrap();
+        let global = |token: Option<&str>| Global {
+            namespace: "default".to_owned(),
+            server: None,
+            token: token.map(str::to_owned),
+            data_dir: None,
+        };
+        let find = |token, instance: Option<&str>| {
+            Connection::find(&global(token), |name| match name {
+                "XDG_STATE_HOME" => Some(state.path().into()),
+                "SPAWNLET_INSTANCE" => instance.map(OsString::from),
+                _ => None,
+            })
+            .unwrap()
+        };
+        let outside = find(None, None);
+        assert_eq!(outside.endpoint, Endpoint::Unix(directory.join(SOCKET)));
+        assert_eq!(outside.token.as_deref(), Some("operator"));
+        assert_eq!(find(None, Some("i")).token, None);
+        assert_eq!(find(Some("own"), Some("i")).token.as_deref(), Some("own"));
+        let nowhere = Connection::find(&global(None), |_| None);
+        assert_eq!(nowhere.unwrap_err().exit_code(), 2);
     }
 
     #[test]

@@ -70,7 +70,7 @@ struct Cli {
 #[derive(Debug, Args)]
 struct Global {
     /// The namespace.
-    #[arg(short, long, global = true, default_value = "default", env = "SPAWNLET_NAMESPACE")]
+    #[arg(short, long, global = true, default_value = "default")]
     namespace: String,
     /// The daemon's address, http://HOST:PORT or unix:PATH.
     #[arg(long, global = true, env = "SPAWNLET_URL", value_name = "URL")]
@@ -80,7 +80,7 @@ struct Global {
     token: Option<String>,
     /// The daemon's data directory, where its socket and the operator's token are
     /// [default: $XDG_STATE_HOME/spawnlet].
-    #[arg(long, global = true, env = "SPAWNLET_DATA_DIR", value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR")]
     data_dir: Option<std::path::PathBuf>,
 }
 
@@ -158,7 +158,7 @@ pub fn run(
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
         }
     };
-    let connection = Connection::find(&cli.global);
+    let connection = Connection::find(&cli.global, |name| std::env::var_os(name));
     if let Verb::Serve(verb) = cli.verb {
         return serve(verb.options(cli.global.data_dir));
     }

@@ -68,7 +68,7 @@ impl Serve {
     pub(super) fn options(self, data_dir: Option<PathBuf>) -> ServeOptions {
         ServeOptions {
             listen: self.listen,
-            data_dir: data_dir.or_else(default_data_dir),
+            data_dir: data_dir.or_else(|| default_data_dir(&|name| std::env::var_os(name))),
             manifests: self.manifests,
             prune: !self.no_prune,
             config: self.config,

@@ -70,7 +70,7 @@ async fn run_verb<'a>(
     let cli = Cli::try_parse_from(arguments).unwrap();
     let mut out: Vec<u8> = Vec::new();
     let mut context = Context {
-        connection: Connection::find(&cli.global),
+        connection: Connection::find(&cli.global, |_| None),
         namespace: cli.global.namespace,
         out: &mut out,
         is_terminal: false,

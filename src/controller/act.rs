@@ -267,6 +267,7 @@ impl Controller {
         let view = Live {
             incarnation,
             stage: Stage::Gated { identity: launched.identity },
+            pid: None,
             launched_at: now.mono,
             acp: Acp::default(),
             prompt: None,
@@ -289,6 +290,7 @@ impl Controller {
         let pump = Pump {
             key: key.clone(),
             entry,
+            registry: Arc::clone(&self.registry),
             queue: Arc::clone(&self.queue),
             blobs: Arc::clone(&self.blobs),
             records: self.records.clone(),
@@ -365,7 +367,6 @@ impl Controller {
         }
         *entry.activity() =
             crate::ports::LiveActivity { turn: Some(turn.clone()), ..Default::default() };
-        entry.begin_transcript(turn.clone());
         if let Err(refused) = entry.acp.prompt(turn.clone(), blocks) {
             // Surely not written, and never will be: its uid is in the journal.
             let message = format!("the prompt could not be given to the agent: {refused}");
@@ -374,7 +375,6 @@ impl Controller {
                 prompt.end =
                     Some(PromptEnd { answer: Err(failure), is_after_cancel: false, usage: None });
             }
-            entry.end_transcript();
             self.queue.add(entry.key.clone(), crate::api::report::Trigger::Process);
         }
         Ok(())
@@ -489,6 +489,9 @@ fn transaction(world: &World, change: &Change) -> Txn {
     } else {
         // Turns are decided on what the session was: it must still be so.
         txn = txn.unchanged(&world.session);
+    }
+    if let (Some(agent), Finding::Found(seen)) = (&change.agent, &world.agent) {
+        txn = txn.update(seen, agent);
     }
     for turn in &change.turns {
         let seen = world.turns.iter().find(|open| open.record.metadata.uid == turn.metadata.uid);

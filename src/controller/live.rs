@@ -35,8 +35,6 @@ pub(super) struct Entry {
     pub(super) stderr: Ring,
     /// The running turn, for readers of the API.
     activity: Mutex<LiveActivity>,
-    /// The durable length of the running turn's transcript.
-    transcript: Mutex<Option<(Uid, watch::Sender<u64>)>>,
 }
 
 impl Entry {
@@ -56,7 +54,6 @@ impl Entry {
             control,
             stderr,
             activity: Mutex::new(LiveActivity::default()),
-            transcript: Mutex::new(None),
         }
     }
 
@@ -69,33 +66,6 @@ impl Entry {
     /// The running turn's activity, to read or to write.
     pub(super) fn activity(&self) -> MutexGuard<'_, LiveActivity> {
         self.activity.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A turn begins: readers can follow its transcript.
-    pub(super) fn begin_transcript(&self, turn: Uid) {
-        let (sender, _) = watch::channel(0);
-        *self.transcript.lock().unwrap_or_else(PoisonError::into_inner) = Some((turn, sender));
-    }
-
-    /// The running turn's transcript is durable up to `bytes`.
-    pub(super) fn transcript_grew(&self, turn: &Uid, bytes: u64) {
-        let transcript = self.transcript.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, sender)) = transcript.as_ref().filter(|(running, _)| running == turn) {
-            sender.send_replace(bytes);
-        }
-    }
-
-    /// The turn's transcript is complete: its followers are told by the sender's end.
-    pub(super) fn end_transcript(&self) {
-        *self.transcript.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    fn transcript_of(&self, turn: &Uid) -> Option<watch::Receiver<u64>> {
-        let transcript = self.transcript.lock().unwrap_or_else(PoisonError::into_inner);
-        transcript
-            .as_ref()
-            .filter(|(running, _)| running == turn)
-            .map(|(_, sender)| sender.subscribe())
     }
 }
 
@@ -112,6 +82,9 @@ pub(super) struct Registry {
     slots: Mutex<HashMap<Uid, Slot>>,
     /// The last standard error of sessions whose process is gone.
     last_stderr: Mutex<Vec<(Uid, Bytes)>>,
+    /// The durable lengths of the transcripts of turns that this daemon took and that are not
+    /// final.
+    transcripts: Mutex<HashMap<Uid, watch::Sender<u64>>>,
 }
 
 /// Standard errors kept of processes that are gone: the newest so many, 128 KiB each at most.
@@ -120,6 +93,27 @@ const LAST_STDERR_MAX: usize = 64;
 impl Registry {
     fn slots(&self) -> MutexGuard<'_, HashMap<Uid, Slot>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn transcripts(&self) -> MutexGuard<'_, HashMap<Uid, watch::Sender<u64>>> {
+        self.transcripts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A turn is taken: from now on its transcript can be followed.
+    pub(super) fn begin_transcript(&self, turn: Uid) {
+        self.transcripts().entry(turn).or_insert_with(|| watch::channel(0).0);
+    }
+
+    /// A turn's transcript is durable up to `bytes`.
+    pub(super) fn transcript_grew(&self, turn: &Uid, bytes: u64) {
+        if let Some(sender) = self.transcripts().get(turn) {
+            sender.send_replace(bytes);
+        }
+    }
+
+    /// A turn is final: its followers are told by the sender's end.
+    pub(super) fn end_transcript(&self, turn: &Uid) {
+        self.transcripts().remove(turn);
     }
 
     /// The process of a session.
@@ -222,14 +216,6 @@ impl ports::Live for Registry {
     }
 
     fn transcript(&self, turn: &Uid) -> Option<watch::Receiver<u64>> {
-        let entries: Vec<_> = self
-            .slots()
-            .values()
-            .filter_map(|slot| match slot {
-                Slot::Live(entry) => Some(Arc::clone(entry)),
-                Slot::Starting(_) | Slot::NotStarted(_) => None,
-            })
-            .collect();
-        entries.iter().find_map(|entry| entry.transcript_of(turn))
+        self.transcripts().get(turn).map(watch::Sender::subscribe)
     }
 }

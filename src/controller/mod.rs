@@ -196,10 +196,12 @@ impl Controller {
     }
 
     fn take(&self, turn: Uid) {
+        self.registry.begin_transcript(turn.clone());
         lock(&self.taken).insert(turn);
     }
 
     fn untake(&self, turn: &Uid) {
+        self.registry.end_transcript(turn);
         lock(&self.taken).remove(turn);
     }
 

@@ -4,7 +4,7 @@
 
 use crate::api::agent::AgentSpec;
 use crate::api::session::Scope;
-use crate::api::turn::TurnPhase;
+use crate::api::turn::{Delivery, TurnPhase};
 use crate::api::workspace::WorkspaceSpec;
 use crate::api::{Agent, Name, Namespace, Session, SessionSpec, Turn};
 use crate::plan::World;
@@ -90,7 +90,14 @@ impl Controller {
         let is_taken_here = self.is_taken(uid);
         let is_in_journal = self.journal.contains(uid);
         let block_kinds = if wants_kinds { self.block_kinds(&record).await? } else { Vec::new() };
-        Ok(OpenTurn { record, is_taken_here, is_in_journal, block_kinds })
+        let stored_response_bytes = if is_taken_here || record.status.delivery == Delivery::NotSent
+        {
+            0
+        } else {
+            let blob = BlobId { owner: uid.clone(), stream: Stream::Response };
+            self.blobs.len(&blob).await?
+        };
+        Ok(OpenTurn { record, is_taken_here, is_in_journal, block_kinds, stored_response_bytes })
     }
 
     async fn block_kinds(&self, turn: &Turn) -> Result<Vec<String>, records::Error> {

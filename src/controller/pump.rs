@@ -22,7 +22,7 @@ use crate::plan::world::{
 use crate::store::SharedBlobs;
 use crate::store::records::{self, Records};
 
-use super::live::Entry;
+use super::live::{Entry, Registry};
 use super::output::{FLUSH_AFTER, FLUSH_BYTES, Output};
 use super::process::{Events, ProcessEvent};
 use super::{ObjectKey, Queue};
@@ -38,6 +38,7 @@ const TOOL_CALLS_MAX: usize = 1024;
 pub(super) struct Pump {
     pub(super) key: ObjectKey,
     pub(super) entry: Arc<Entry>,
+    pub(super) registry: Arc<Registry>,
     pub(super) queue: Arc<Queue>,
     pub(super) blobs: SharedBlobs,
     pub(super) records: Records,
@@ -89,7 +90,6 @@ impl Pump {
             }
         }
         self.flush().await;
-        self.entry.end_transcript();
         if self.state.is_tree_empty {
             let status = self.state.exit.clone().unwrap_or_else(|| "unknown".to_owned());
             self.entry.view().stage = Stage::Empty { status };
@@ -120,7 +120,11 @@ impl Pump {
 
     fn on_process(&mut self, event: Option<ProcessEvent>) {
         match event {
-            Some(ProcessEvent::Started { .. }) => return,
+            Some(ProcessEvent::Started { pid }) => {
+                // Recorded along with whatever is recorded next.
+                self.entry.view().pid = Some(pid);
+                return;
+            }
             Some(ProcessEvent::ExecFailed { message }) => {
                 self.state.exit = Some(format!("the program could not be executed: {message}"));
             }
@@ -341,10 +345,9 @@ impl Pump {
         outcome: Result<event::PromptEnd, event::Failure>,
     ) {
         self.begin(turn);
-        let is_after_cancel = self.state.is_cancel_written;
+        let is_after_cancel = self.state.is_cancel_written || self.was_cancelled_unwritten(turn);
         self.flush().await;
         self.state.is_turn_over = true;
-        self.entry.end_transcript();
         self.state.open_tools.clear();
         let (answer, usage) = match outcome {
             Ok(end) => (Ok(stop_reason(&end)), end.usage),
@@ -354,6 +357,18 @@ impl Pump {
         let end = PromptEnd { answer, is_after_cancel, usage };
         self.with_prompt(turn, |prompt| prompt.end = Some(end));
         self.poke();
+    }
+
+    /// Whether the cancel was asked for before the prompt was written whole: whatever the agent
+    /// then made of it, it is an answer to a cancelled prompt.
+    fn was_cancelled_unwritten(&self, turn: &Uid) -> bool {
+        let view = self.entry.view();
+        let prompt = view.prompt.as_ref().filter(|prompt| prompt.turn == *turn);
+        prompt.is_some_and(|prompt| match (prompt.cancel_asked_at, prompt.written_at) {
+            (Some(asked), Some(written)) => asked <= written,
+            (Some(_), None) => true,
+            (None, _) => false,
+        })
     }
 
     async fn flush(&mut self) {
@@ -379,7 +394,7 @@ impl Pump {
                 }
             }
             Ok(()) => {
-                self.entry.transcript_grew(&turn, transcript);
+                self.registry.transcript_grew(&turn, transcript);
                 self.with_prompt(&turn, |prompt| prompt.response_bytes = response);
             }
             Err(error) => {
@@ -446,12 +461,12 @@ fn call_failure(failure: event::Failure) -> CallFailure {
         FailureKind::AuthRequired => CallFailureKind::AuthRequired,
         FailureKind::SessionLost => CallFailureKind::SessionLost,
         FailureKind::MethodNotFound => CallFailureKind::MethodNotFound,
-        FailureKind::ProtocolVersion
-        | FailureKind::Malformed
-        | FailureKind::NotSent
-        | FailureKind::Other => CallFailureKind::Other,
+        FailureKind::ProtocolVersion => CallFailureKind::ProtocolVersion,
+        FailureKind::Malformed | FailureKind::NotSent | FailureKind::Other => {
+            CallFailureKind::Other
+        }
     };
-    CallFailure { kind, code: failure.code, message: failure.message }
+    CallFailure { kind, code: failure.code, message: failure.words() }
 }
 
 fn stop_reason(end: &event::PromptEnd) -> StopReason {

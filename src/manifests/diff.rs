@@ -276,8 +276,14 @@ struct Look<'a> {
 
 /// Decides of what is gone: waits, holds or deletes.
 fn judge(world: &World, look: &Look<'_>, now: Mono, plan: &mut Plan) {
-    let count = look.gone.len();
-    let too_many = count > GONE_MAX || (count >= GONE_HALF_MIN && count * 2 > look.made);
+    let since_of = |object: &ObjectId| world.absences.get(object).copied().unwrap_or(now);
+    // "At once" is what went within the time that an absence takes to count: what was held before
+    // does not hold what goes later.
+    let is_one_of_many = |since: Mono| {
+        let goes_with = |other: Mono| other.since(since).max(since.since(other)) <= ABSENCE;
+        let count = look.gone.keys().filter(|object| goes_with(since_of(object))).count();
+        count > GONE_MAX || (count >= GONE_HALF_MIN && count * 2 > look.made)
+    };
     for (object, mark) in &look.gone {
         if !look.is_known {
             plan.held.insert((*object).clone(), (mark.source.directory, Hold::OtherDirectory));
@@ -296,7 +302,7 @@ fn judge(world: &World, look: &Look<'_>, now: Mono, plan: &mut Plan) {
         plan.absences.insert((*object).clone(), since);
         if now < due {
             plan.wake = Some(plan.wake.map_or(due, |wake| wake.min(due)));
-        } else if too_many {
+        } else if is_one_of_many(since) {
             plan.held.insert((*object).clone(), (mark.source.directory, Hold::TooMany));
         } else {
             plan.delete.push((*object).clone());

@@ -16,7 +16,7 @@ use super::yaml::{self, Document, Error, Format};
 use crate::api::namespace::{DEFAULT_NAMESPACE, NamespaceSpec};
 use crate::api::{
     API_VERSION, AgentSpec, FieldErrors, Kind, Name, Namespace, Object, SessionSpec, Spec,
-    TurnSpec, WorkspaceSpec,
+    TurnSpec, WorkspaceSpec, validate,
 };
 
 /// What the daemon sets in metadata. A file that was made from a read record may hold it, as files
@@ -224,14 +224,19 @@ fn spec_faults<S: Spec>(document: &Document) -> Vec<Error> {
     let decoded = yaml::decode::<Object<S>>(document);
     match decoded {
         Err(faults) => faults,
-        Ok(object) => match object.spec.validate() {
-            Ok(()) => Vec::new(),
-            Err(faults) => faults
-                .0
+        Ok(object) => {
+            let mut metadata = object.metadata;
+            // What the file leaves out is filled in once it is in order.
+            if S::KIND.is_namespaced() && metadata.namespace.is_empty() {
+                metadata.namespace = Namespace::new(DEFAULT_NAMESPACE);
+            }
+            [validate::metadata(S::KIND, &metadata), object.spec.validate()]
                 .into_iter()
+                .filter_map(Result::err)
+                .flat_map(|faults| faults.0)
                 .map(|fault| document.fault(fault.field.as_str(), fault.message))
-                .collect(),
-        },
+                .collect()
+        }
     }
 }
 

@@ -244,7 +244,8 @@ impl Service {
             None => Ledger::load(&self.store).await?,
         };
         self.adopt(&mut ledger).await?;
-        let plan = diff::plan(&self.world(&ledger), now.mono);
+        let mut plan = diff::plan(&self.world(&ledger), now.mono);
+        self.let_go(&mut plan).await?;
         self.absences.clone_from(&plan.absences);
         if let Some(wake) = plan.wake {
             due.at(wake);
@@ -278,6 +279,18 @@ impl Service {
         }
         self.conclude(plan, refused, now);
         self.ledger = Some(ledger);
+        Ok(())
+    }
+
+    /// What is held and was removed by somebody else meanwhile needs no confirmation.
+    async fn let_go(&self, plan: &mut diff::Plan) -> Result<(), Stalled> {
+        let held: Vec<ObjectId> = plan.held.keys().cloned().collect();
+        for object in held {
+            if self.gate.find(&object).await.map_err(Stalled::Refused)?.is_none() {
+                plan.held.remove(&object);
+                plan.delete.push(object);
+            }
+        }
         Ok(())
     }
 
@@ -425,7 +438,6 @@ impl Service {
         let ledger = self.ledger.as_ref();
         let files: Vec<_> =
             self.directories.iter().flat_map(|d| report::of_directory(d, ledger)).collect();
-        self.teller.tell(&self.directories, now).await;
         let mut conditions = self.reports.borrow().conditions.clone();
         report::watch_native(&mut conditions, self.native.problem(), now.time);
         let report = Report { files, conditions, is_synced: self.is_synced };
@@ -436,6 +448,8 @@ impl Service {
             }
             is_new
         });
+        // Last: who reads of it in the log or an event finds it in the report.
+        self.teller.tell(&self.directories, now).await;
     }
 }
 

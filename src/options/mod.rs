@@ -139,6 +139,23 @@ impl Snapshot {
         self.options.iter().filter(move |option| option.category.as_deref() == Some(category))
     }
 
+    /// Notes the mode, also in an option that shows it: agents that have both tell of the option
+    /// later or never (a `session/set_mode` is confirmed by either update or nothing, as measured
+    /// with ten agents).
+    pub(crate) fn stands_at_mode(&mut self, id: &str) {
+        if let Some(modes) = &mut self.modes {
+            id.clone_into(&mut modes.current);
+        }
+        for option in &mut self.options {
+            if option.category.as_deref() == Some(MODE)
+                && let OptionState::Select { current, choices } = &mut option.state
+                && choices.iter().any(|choice| choice.value == id)
+            {
+                id.clone_into(current);
+            }
+        }
+    }
+
     /// As it is shown in a status.
     #[must_use]
     pub fn config_values(&self) -> Vec<ConfigValue> {
@@ -332,6 +349,21 @@ pub(crate) mod tests {
         let found = resolve(&snapshot, MODEL, requested);
         let found = found.map(|(_, value)| value).map_err(|i| (i.reason, i.candidates.len()));
         assert_eq!(found, expected, "{requested} in {choices:?}");
+    }
+
+    #[test]
+    fn a_mode_that_was_set_shows_in_the_option_that_offers_it() {
+        let mut snapshot = Snapshot {
+            options: vec![
+                select("mode", MODE, "auto", &["auto", "full"]),
+                select("style", MODE, "terse", &["terse", "long"]),
+            ],
+            modes: Some(Modes { current: "auto".into(), available: Vec::new() }),
+        };
+        snapshot.stands_at_mode("full");
+        let shown: Vec<_> = snapshot.options.iter().map(LiveOption::current).collect();
+        assert_eq!(shown, ["full", "terse"]);
+        assert_eq!(snapshot.modes.unwrap().current, "full");
     }
 
     #[test]

@@ -23,7 +23,12 @@ pub(super) const REMOVED_TURNS_MAX: usize = 8;
 /// Ends a turn and moves the session's pointers.
 pub(super) fn turn(draft: &mut Draft<'_>, index: usize, ending: &Ending<'_>) {
     let prompt = draft.world.live().and_then(|live| live.prompt.as_ref());
-    let ended = conclude(&draft.turns[index], ending, prompt, draft.time());
+    let mut ended = conclude(&draft.turns[index], ending, prompt, draft.time());
+    if ended.delivery != Delivery::NotSent && ended.response_id.is_none() {
+        // What a daemon that is gone has stored of the answer stays readable.
+        ended.response_id = Some(draft.turns[index].metadata.uid.clone());
+        ended.response_bytes = draft.world.turns[index].stored_response_bytes;
+    }
     draft.because(format!("turn {} ended: {:?}", draft.turns[index].metadata.name, ended.phase));
     draft.conclude(index, ended);
 }
@@ -51,7 +56,7 @@ pub(super) fn interrupt_turns(draft: &mut Draft<'_>) {
             || draft.session.metadata.is_deleting();
         let delivery = match status.delivery {
             Delivery::Unknown if !seen.is_in_journal => Delivery::NotSent,
-            delivery => delivery,
+            kept @ (Delivery::NotSent | Delivery::Unknown | Delivery::Sent) => kept,
         };
         if cancelled || status.cancel.is_some() {
             mark_cancel(draft, index, CancelBy::Operator);
@@ -93,6 +98,9 @@ pub(super) fn settle(draft: &mut Draft<'_>) {
             }
         }
         Process::Live(live) => {
+            if let Some(process) = &mut draft.session.status.process {
+                process.pid = live.pid;
+            }
             if let Stage::Empty { status } = &live.stage {
                 draft.session.status.process = None;
                 draft.act(Step::Forget);
@@ -124,6 +132,10 @@ fn settle_prompt(draft: &mut Draft<'_>, live: &Live) {
     let Some(prompt) = &live.prompt else { return };
     if let Some(failure) = &prompt.persist_failure {
         turn(draft, index, &Ending::PersistFailed(failure));
+        if prompt.end.is_none() && live.stop.is_none() && live.stage == Stage::Running {
+            // The agent still works on what cannot be kept: no other prompt may meet it.
+            stop::climb(draft, live, &StopCause::Broken);
+        }
     } else if let Some(end) = &prompt.end {
         let stopping = matches!(&live.stop, Some(stop) if stop.cause == StopCause::Shutdown);
         if stopping && end.is_after_cancel && draft.turns[index].status.cancel.is_none() {
@@ -159,6 +171,11 @@ fn process_gone(draft: &mut Draft<'_>, live: &Live, exit: &str) {
             let message =
                 launch::with_stderr(format!("the agent ended before it was ready ({exit})"), live);
             start_failed(draft, &StartFailure { reason: "AgentExited", message });
+        }
+        (Some(StopCause::Broken) | None, Some(index)) if fault(Some(live)).is_some() => {
+            // The session's end says what the agent did; that it was stopped for it is our doing.
+            let message = fault(Some(live)).map_or("", fault_message).to_owned();
+            turn(draft, index, &Ending::Refused { code: Code::TurnFailed, message });
         }
         (Some(StopCause::Broken) | None, Some(index)) => {
             let failure = StartFailure {
@@ -237,21 +254,22 @@ pub(super) fn decide(draft: &mut Draft<'_>) {
         fault(world.live()).map(|fault| SessionEnd {
             outcome: EndOutcome::Failed,
             reason: fault.reason().to_owned(),
-            message: match fault {
-                Fault::FrameTooLarge => {
-                    "the agent wrote a line over the limit of 10 MiB".to_owned()
-                }
-                Fault::ProtocolFailure => {
-                    "the agent wrote 1000 lines in a minute that are no protocol, and none that is"
-                        .to_owned()
-                }
-            },
+            message: fault_message(fault).to_owned(),
             code: Some(Code::TurnFailed),
             at: draft.now.time,
         })
     };
     if let Some(end) = end {
         draft.end_session(end);
+    }
+}
+
+const fn fault_message(fault: Fault) -> &'static str {
+    match fault {
+        Fault::FrameTooLarge => "the agent wrote a line over the limit of 10 MiB",
+        Fault::ProtocolFailure => {
+            "the agent wrote 1000 lines in a minute that are no protocol, and none that is"
+        }
     }
 }
 

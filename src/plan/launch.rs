@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
+use crate::api::agent::LastStart;
 use crate::api::session::{Capabilities, ProcessRecord, ProcessState};
 use crate::api::turn::{CancelBy, Delivery, TurnPhase};
-use crate::api::{Agent, AgentSpec, Code, SessionSpec, TurnSpec};
+use crate::api::{AgentSpec, Code, Dur, SessionSpec, TurnSpec};
 use crate::options::settings::{Done, Next, Wanted, next_setting};
 use crate::options::{Issue, IssueReason, mode_names};
 
@@ -25,6 +26,9 @@ pub(super) const PROTOCOL_VERSION: u64 = 1;
 const RESTART_PAUSES_MS: [u64; 4] = [0, 500, 2000, 5000];
 /// How often a reference that does not resolve is looked at again without a change of it.
 const UNRESOLVED_RECHECK_MAX: Duration = Duration::from_secs(60);
+
+/// How often an agent's record tells of a start.
+const START_NOTED_EVERY: Duration = Duration::from_secs(60);
 
 /// Whether everything that a start needs is there; plans what to wait for if not.
 pub(super) fn can_start(draft: &mut Draft<'_>) -> bool {
@@ -254,6 +258,9 @@ fn refused(what: &str, failure: &CallFailure, live: &Live) -> StartFailure {
             ),
         };
     }
+    if failure.kind == CallFailureKind::ProtocolVersion {
+        return StartFailure { reason: "ProtocolVersion", message: failure.message.clone() };
+    }
     StartFailure {
         reason: "HandshakeFailed",
         message: with_stderr(
@@ -276,33 +283,7 @@ pub(super) fn start_timeout(draft: &Draft<'_>) -> Duration {
     let Finding::Found(agent) = &draft.world.agent else {
         return AgentSpec::default().start_timeout.get();
     };
-    allowed_start(agent)
-}
-
-/// Commands that may download what they run.
-const DOWNLOADERS: [&str; 3] = ["npx", "uvx", "bunx"];
-/// What such a command may take until one start succeeded.
-const FIRST_START_TIMEOUT: Duration = Duration::from_secs(300);
-
-fn allowed_start(agent: &Agent) -> Duration {
-    let spec = &agent.spec;
-    if agent.status.last_start.is_some() {
-        return spec.start_timeout.get();
-    }
-    if let Some(first) = spec.first_start_timeout {
-        return first.get();
-    }
-    let program = match (&spec.argv, &spec.command) {
-        (Some(argv), _) => argv.first().map(String::as_str).unwrap_or_default(),
-        (None, Some(command)) => command.split_whitespace().next().unwrap_or_default(),
-        (None, None) => "",
-    };
-    let name = program.rsplit('/').next().unwrap_or(program);
-    if DOWNLOADERS.contains(&name) {
-        FIRST_START_TIMEOUT.max(spec.start_timeout.get())
-    } else {
-        spec.start_timeout.get()
-    }
+    agent.spec.effective_start_timeout(agent.status.last_start.is_some()).get()
 }
 
 fn handshake(draft: &mut Draft<'_>, index: usize, live: &Live) {
@@ -328,8 +309,25 @@ fn handshake(draft: &mut Draft<'_>, index: usize, live: &Live) {
         (Call::Done(_), Call::Failed(failure)) => lost(draft, live, &failure.message),
         (Call::Done(_), Call::Done(opened)) => {
             draft.session.status.acp_session_id = Some(opened.acp_session_id.clone());
+            note_start(draft, live);
             configure(draft, index, live);
         }
+    }
+}
+
+/// A start that succeeded is told on the agent, at most once a minute: from then on a start that
+/// may download first has no more time than others.
+fn note_start(draft: &mut Draft<'_>, live: &Live) {
+    let Finding::Found(agent) = &draft.world.agent else { return };
+    let took = draft.now.mono.since(live.launched_at);
+    let is_news = agent.status.last_start.as_ref().is_none_or(|last| {
+        last.at < draft.time() && draft.time().since(last.at) >= START_NOTED_EVERY
+    });
+    if is_news && live.prompt.is_none() {
+        let mut agent = (**agent).clone();
+        let took = Dur::from_millis(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
+        agent.status.last_start = Some(LastStart { at: draft.time(), took });
+        draft.change.agent = Some(agent);
     }
 }
 

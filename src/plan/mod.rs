@@ -11,6 +11,9 @@
 //! - a session that ends, or is being deleted, never starts a process nor sends a prompt;
 //! - nothing decides by `status.phase`: [`status`] derives it last, from the rest.
 
+// A new variant has to be thought of everywhere that decides.
+#![deny(clippy::wildcard_enum_match_arm)]
+
 pub mod capacity;
 pub mod deadlines;
 mod draft;
@@ -32,7 +35,7 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::api::{Incarnation, Session, Turn, Uid};
+use crate::api::{Agent, Incarnation, Session, Turn, Uid};
 use crate::clock::Now;
 use crate::options::settings::{Setting, Wanted};
 
@@ -158,6 +161,8 @@ impl Step {
 pub struct Change {
     /// The session as it shall stand.
     pub session: Option<Session>,
+    /// The agent, with its newest start.
+    pub agent: Option<Agent>,
     /// Turns as they shall stand.
     pub turns: Vec<Turn>,
     /// Turns that go, with their transcripts and responses.

@@ -130,6 +130,7 @@ impl Model {
             is_taken_here: self.taken.contains(&record.metadata.uid),
             is_in_journal: self.journal.contains(&record.metadata.uid),
             block_kinds: vec!["text".to_owned()],
+            stored_response_bytes: 0,
         });
         Some(World {
             turns: turns.collect(),
@@ -171,6 +172,7 @@ impl Model {
         Live {
             incarnation: crate::api::Incarnation(incarnation),
             stage: Stage::Running,
+            pid: None,
             launched_at: Mono(0),
             acp: Acp::default(),
             prompt: None,
@@ -288,6 +290,9 @@ impl Model {
         self.turns.retain(|turn| {
             change.remove_turns.iter().all(|removed| removed.metadata.uid != turn.metadata.uid)
         });
+        if let Some(agent) = &change.agent {
+            self.agent = Finding::Found(Box::new(agent.clone()));
+        }
         if let Some(session) = &change.session {
             self.session = Some(session.clone());
         }

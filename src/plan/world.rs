@@ -68,6 +68,8 @@ pub struct OpenTurn {
     pub is_in_journal: bool,
     /// The kinds of its content blocks (`text`, `image`, ...).
     pub block_kinds: Vec<String>,
+    /// What the store has of its response; looked up only where this daemon has not written it.
+    pub stored_response_bytes: u64,
 }
 
 /// The session that made a session.
@@ -125,6 +127,8 @@ pub struct Live {
     pub incarnation: Incarnation,
     /// How far the process is.
     pub stage: Stage,
+    /// The agent's own pid, once it runs.
+    pub pid: Option<u32>,
     /// When the launch began.
     pub launched_at: Mono,
     /// The protocol side.
@@ -227,6 +231,8 @@ pub enum CallFailureKind {
     SessionLost,
     /// The agent does not know the method.
     MethodNotFound,
+    /// The agent speaks another version of the protocol.
+    ProtocolVersion,
     /// Anything else.
     Other,
 }

@@ -45,6 +45,11 @@ pub(super) async fn read(headers: &HeaderMap, body: Body) -> Result<Bytes, Failu
     }
 }
 
+/// The same for a body that may have been read before; then it is empty.
+pub(super) async fn take(headers: &HeaderMap, body: &mut Option<Body>) -> Result<Bytes, Failure> {
+    read(headers, body.take().unwrap_or_default()).await
+}
+
 fn too_large() -> Failure {
     Failure::too_large(format!(
         "the request body is larger than the limit of {BODY_BYTES_MAX} bytes"

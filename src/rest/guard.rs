@@ -7,8 +7,9 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use axum::body::HttpBody;
 use axum::extract::{Request, State as AxumState};
-use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
@@ -170,7 +171,14 @@ pub(super) async fn check(
                 code = failure.code().as_u16(),
                 "refused by the guard"
             );
-            failure.into_response()
+            let mut response = failure.into_response();
+            if request.body().size_hint().upper() != Some(0) {
+                // The body of a refused request is not read, so the connection cannot go on.
+                response
+                    .headers_mut()
+                    .insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            response
         }
     }
 }

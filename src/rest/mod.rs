@@ -40,6 +40,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State as AxumState};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
@@ -93,37 +94,56 @@ pub fn router(state: State) -> Router {
 }
 
 async fn answer(AxumState(state): AxumState<Arc<State>>, request: Request) -> Response {
-    let method = request.method().clone();
-    let path = request.uri().path().to_owned();
-    // Not boxed by the future of every request: the verbs' futures are large.
-    let response = match Box::pin(dispatch(&state, request)).await {
+    let (parts, body) = request.into_parts();
+    let mut body = Some(body);
+    // Boxed, because the futures of the verbs are large.
+    let mut response = match Box::pin(dispatch(&state, &parts, &mut body)).await {
         Ok(response) => response,
         Err(failure) => failure.into_response(),
     };
-    tracing::debug!(%method, %path, code = response.status().as_u16(), "request");
+    // A body that nobody read is read now, else the connection would be closed under the client's
+    // next request without a word.
+    let is_clean = match body {
+        Some(body) => body::read(&parts.headers, body).await.is_ok(),
+        None => !matches!(
+            response.status(),
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT
+        ),
+    };
+    if !is_clean {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    let (method, path, code) = (&parts.method, parts.uri.path(), response.status().as_u16());
+    tracing::debug!(%method, path, code, "request");
     response
 }
 
-async fn dispatch(state: &Arc<State>, request: Request) -> Result<Response, Failure> {
-    let path = request.uri().path();
+async fn dispatch(
+    state: &Arc<State>,
+    parts: &Parts,
+    body: &mut Option<Body>,
+) -> Result<Response, Failure> {
+    let path = parts.uri.path();
     let target = parse_path(path).ok_or_else(|| Failure::no_such_path(path))?;
-    let query = Query::of(request.uri())?;
-    let method = request.method().clone();
-    let is_read = matches!(method, Method::GET | Method::HEAD);
+    let query = Query::of(&parts.uri)?;
     match target {
         Target::Collection { resource, namespace } => {
-            collection(state, resource, namespace, &query, request).await
+            collection(state, resource, namespace, &query, parts, body).await
         }
-        Target::Item(item) => one(state, &item, &query, request).await,
-        _ if !is_read => Err(Failure::method_not_allowed(method.as_str(), "GET is")),
+        Target::Item(item) => one(state, &item, &query, parts, body).await,
+        _ if !is_read(parts) => Err(Failure::method_not_allowed(parts.method.as_str(), "GET is")),
         Target::Alive => Ok(health::alive()),
-        Target::Ready => Ok(health::ready(state, request.headers(), &query)),
+        Target::Ready => Ok(health::ready(state, &parts.headers, &query)),
         Target::Version => Ok(discovery::version()),
-        Target::CoreVersions => Ok(discovery::core_versions(request.headers())),
-        Target::Groups => Ok(discovery::groups(request.headers())),
+        Target::CoreVersions => Ok(discovery::core_versions(&parts.headers)),
+        Target::Groups => Ok(discovery::groups(&parts.headers)),
         Target::Group => Ok(discovery::group()),
         Target::Resources { is_core } => Ok(discovery::resources(is_core)),
     }
+}
+
+const fn is_read(parts: &Parts) -> bool {
+    matches!(parts.method, Method::GET | Method::HEAD)
 }
 
 async fn collection(
@@ -131,11 +151,12 @@ async fn collection(
     resource: Resource,
     namespace: Option<String>,
     query: &Query,
-    request: Request,
+    parts: &Parts,
+    body: &mut Option<Body>,
 ) -> Result<Response, Failure> {
     let namespace = namespace.as_deref();
-    let headers = request.headers();
-    match (request.method(), resource) {
+    let headers = &parts.headers;
+    match (&parts.method, resource) {
         (&(Method::GET | Method::HEAD), Resource::Reports) => {
             reports::reports(state, namespace, headers, query).await
         }
@@ -156,8 +177,7 @@ async fn collection(
                     &format!("create it in its namespace: .../namespaces/NS/{}", kind.plural()),
                 ));
             }
-            let (parts, body) = request.into_parts();
-            write::create(state, kind, namespace, &parts.headers, query, body).await
+            write::create(state, kind, namespace, headers, query, body).await
         }
         (method, _) => Err(Failure::method_not_allowed(
             method.as_str(),
@@ -170,24 +190,25 @@ async fn one(
     state: &Arc<State>,
     item: &Item,
     query: &Query,
-    request: Request,
+    parts: &Parts,
+    body: &mut Option<Body>,
 ) -> Result<Response, Failure> {
     use crate::api::Kind;
     let Resource::Records(kind) = item.resource else {
-        return Err(Failure::no_such_path(request.uri().path()));
+        return Err(Failure::no_such_path(parts.uri.path()));
     };
-    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    let is_read = is_read(parts);
     match (item.subresource.as_deref(), kind) {
         (None, _) if is_read && query.bool("watch")? => Err(Failure::bad_request(
             "one object is watched through its collection: \
              ?watch=true&fieldSelector=metadata.name=NAME",
         )),
-        (None, _) if is_read => read::get(state, item, kind, request.headers(), query).await,
+        (None, _) if is_read => read::get(state, item, kind, &parts.headers, query).await,
         (None, _) if item.resource.is_writable() => {
-            write::change(state, item, kind, query, request).await
+            write::change(state, item, kind, query, parts, body).await
         }
         (Some("status"), _) if is_read && discovery::has_status(item.resource) => {
-            read::get(state, item, kind, request.headers(), query).await
+            read::get(state, item, kind, &parts.headers, query).await
         }
         (Some("status"), _) if discovery::has_status(item.resource) => Err(Failure::forbidden(
             "status is written by the daemon alone; write spec to say what you want",
@@ -197,16 +218,16 @@ async fn one(
         }
         (Some("logs"), Kind::Session) if is_read => transcript::logs(state, item, query).await,
         (Some("response"), Kind::Turn) if is_read => {
-            response::response(state, item, request.headers()).await
+            response::response(state, item, &parts.headers).await
         }
         (Some("transcript" | "logs"), Kind::Session) | (Some("response"), Kind::Turn) => {
-            Err(Failure::method_not_allowed(request.method().as_str(), "GET is"))
+            Err(Failure::method_not_allowed(parts.method.as_str(), "GET is"))
         }
         (None, _) => Err(Failure::method_not_allowed(
-            request.method().as_str(),
+            parts.method.as_str(),
             &format!("of {} it allows {}", kind.plural(), item.resource.verbs().join(", ")),
         )),
-        (Some(_), _) => Err(Failure::no_such_path(request.uri().path())),
+        (Some(_), _) => Err(Failure::no_such_path(parts.uri.path())),
     }
 }
 

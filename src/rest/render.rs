@@ -3,6 +3,8 @@
 //! The text is for terminals: control characters of the agent are taken out, so that its output
 //! cannot move the cursor or set the clipboard. Raw and JSON stay what the agent sent.
 
+use std::collections::HashMap;
+
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 
@@ -11,6 +13,11 @@ use super::status::Failure;
 /// The longest line that is rendered; a longer one is named and left out. An agent's line is at
 /// most 10 MiB, and an entry is little more than its line.
 const LINE_BYTES_MAX: usize = 11 * 1024 * 1024;
+
+/// Tool calls whose titles are remembered at a time; after that, ids are shown.
+const TITLES_MAX: usize = 256;
+/// The longest id and title that are remembered.
+const TITLE_BYTES_MAX: usize = 4096;
 
 /// The wanted form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +76,8 @@ pub(super) struct Renderer {
     is_skipping: bool,
     section: Section,
     is_line_open: bool,
+    /// Titles of tool calls by id, because later updates need not repeat them.
+    titles: HashMap<String, String>,
 }
 
 impl Renderer {
@@ -82,6 +91,7 @@ impl Renderer {
             is_skipping: false,
             section: Section::Start,
             is_line_open: false,
+            titles: HashMap::new(),
         }
     }
 
@@ -157,23 +167,42 @@ impl Renderer {
                 self.chunk(Section::Thought, "[thought] ", text, out);
             }
             ("user_message_chunk", Some(text)) => self.chunk(Section::User, "[user] ", text, out),
-            ("tool_call" | "tool_call_update", _) => {
-                let tool = entry.tool.as_ref();
-                let part = |name: &str| {
-                    tool.and_then(|tool| tool.get(name)).and_then(Value::as_str).unwrap_or("")
-                };
-                let (title, status) = (part("title"), part("status"));
-                // An update that changes neither is progress inside the call.
-                if title.is_empty() && status.is_empty() {
-                    return;
-                }
-                let name = if title.is_empty() { part("id") } else { title };
-                let status = if status.is_empty() { "" } else { &format!(" ({status})") };
-                self.line(out, &format!("[tool] {name}{status}"));
-            }
+            ("tool_call" | "tool_call_update", _) => self.tool(entry, out),
             ("plan", _) => self.line(out, &format!("[plan] {} entries", entry.plan_entries)),
             _ => {}
         }
+    }
+
+    fn tool(&mut self, entry: &Entry<'_>, out: &mut String) {
+        let part = |name: &str| {
+            entry
+                .tool
+                .as_ref()
+                .and_then(|tool| tool.get(name))
+                .and_then(Value::as_str)
+                .unwrap_or("")
+        };
+        let (id, title, status) = (part("id"), part("title"), part("status"));
+        // An update that changes neither is progress inside the call.
+        if title.is_empty() && status.is_empty() {
+            return;
+        }
+        if !title.is_empty() && id.len() + title.len() <= TITLE_BYTES_MAX {
+            if self.titles.len() >= TITLES_MAX {
+                self.titles.clear();
+            }
+            self.titles.insert(id.to_owned(), title.to_owned());
+        }
+        let name = match self.titles.get(id) {
+            _ if !title.is_empty() => title,
+            Some(known) => known,
+            None => id,
+        };
+        let line = match status {
+            "" => format!("[tool] {name}"),
+            status => format!("[tool] {name} ({status})"),
+        };
+        self.line(out, &line);
     }
 
     fn chunk(&mut self, section: Section, label: &str, text: &str, out: &mut String) {
@@ -300,10 +329,14 @@ mod tests {
                 "{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{\"type\":\"text\",\"te",
                 "xt\":\"Hel\"}}\n{\"update\":{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{\"text\":\"lo\\u001b[2J\"}}}\n",
                 "{\"sessionUpdate\":\"tool_call\",\"toolCallId\":\"c\",\"title\":\"Read\",\"status\":\"pending\"}\n",
+                "{\"sessionUpdate\":\"tool_call_update\",\"toolCallId\":\"c\",\"status\":\"completed\"}\n",
                 "{\"sessionUpdate\":\"agent_thought_chunk\",\"content\":{\"text\":\"hm\"}}",
             ],
         );
-        assert_eq!(text, "Hello[2J\n[tool] Read (pending)\n[thought] hm\n");
+        assert_eq!(
+            text,
+            "Hello[2J\n[tool] Read (pending)\n[tool] Read (completed)\n[thought] hm\n"
+        );
     }
 
     #[test]

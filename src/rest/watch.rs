@@ -87,6 +87,8 @@ enum Start {
     List,
     /// What changed after a revision.
     After(Rev),
+    /// What changes from now on.
+    Now,
 }
 
 impl Start {
@@ -100,14 +102,12 @@ impl Start {
             }
         }
         let rev = query.number("resourceVersion")?.unwrap_or(0);
-        Ok(if query.bool("sendInitialEvents")? {
-            Self::List
-        } else if rev == 0
-            || query.has("sendInitialEvents") && query.get("resourceVersion").is_none()
-        {
-            Self::All
-        } else {
-            Self::After(Rev(rev))
+        Ok(match (query.bool("sendInitialEvents")?, rev) {
+            (true, _) => Self::List,
+            // Asked for in so many words: nothing of what is there.
+            (false, 0) if query.has("sendInitialEvents") => Self::Now,
+            (false, 0) => Self::All,
+            (false, rev) => Self::After(Rev(rev)),
         })
     }
 }
@@ -158,8 +158,9 @@ impl Watcher {
                 self.initial = records.into();
                 self.since = rev;
             }
-            Start::After(since) => {
+            Start::After(_) | Start::Now => {
                 let head = self.state.store.head().await?;
+                let since = if let Start::After(since) = start { since } else { head };
                 if since > head {
                     return Err(regressed(since, head));
                 }
@@ -169,7 +170,6 @@ impl Watcher {
         }
         self.told = self.since;
         self.source = Some(self.state.store.watch(&self.prefix, self.since).await?);
-        // A start that lies too far back is a 410, as long as nothing was sent.
         Ok(())
     }
 

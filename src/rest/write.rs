@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::Request;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
@@ -34,12 +34,12 @@ pub(super) async fn create(
     namespace: Option<&str>,
     headers: &HeaderMap,
     query: &Query,
-    request_body: Body,
+    request_body: &mut Option<Body>,
 ) -> Result<Response, Failure> {
     let view = View::of(headers, query)?;
     let options = options(query)?;
     body::expect_json(headers)?;
-    let document = parse(&body::read(headers, request_body).await?)?;
+    let document = parse(&body::take(headers, request_body).await?)?;
     let namespace = namespace.map(Namespace::new);
     let admitted = state
         .admission
@@ -59,14 +59,14 @@ pub(super) async fn change(
     item: &Item,
     kind: Kind,
     query: &Query,
-    request: Request,
+    parts: &Parts,
+    request_body: &mut Option<Body>,
 ) -> Result<Response, Failure> {
-    let (parts, request_body) = request.into_parts();
     let headers = &parts.headers;
-    match parts.method {
-        Method::PUT => body::expect_json(headers)?,
-        Method::PATCH => body::expect_merge_patch(headers)?,
-        Method::DELETE => return delete(state, item, kind, query, headers, request_body).await,
+    match &parts.method {
+        &Method::PUT => body::expect_json(headers)?,
+        &Method::PATCH => body::expect_merge_patch(headers)?,
+        &Method::DELETE => return delete(state, item, kind, query, headers, request_body).await,
         method => {
             let hint =
                 format!("of {} it allows {}", kind.plural(), item.resource.verbs().join(", "));
@@ -75,7 +75,7 @@ pub(super) async fn change(
     }
     let view = View::of(headers, query)?;
     let options = options(query)?;
-    let document = parse(&body::read(headers, request_body).await?)?;
+    let document = parse(&body::take(headers, request_body).await?)?;
     let (namespace, name) = address(state, item, kind).await?;
     let (admission, writer) = (&state.admission, Writer::Operator);
     let admitted = if parts.method == Method::PUT {
@@ -92,11 +92,11 @@ async fn delete(
     kind: Kind,
     query: &Query,
     headers: &HeaderMap,
-    request_body: Body,
+    request_body: &mut Option<Body>,
 ) -> Result<Response, Failure> {
     let view = View::of(headers, query)?;
     body::expect_json(headers)?;
-    let told = body::read(headers, request_body).await?;
+    let told = body::take(headers, request_body).await?;
     let told: DeleteBody = if told.iter().all(u8::is_ascii_whitespace) {
         DeleteBody::default()
     } else {

@@ -51,6 +51,16 @@ pub(super) fn is_of(directory: &Path, instance: &str) -> bool {
         == Some(instance)
 }
 
+/// The marks and directories of all trees, of any store.
+pub(super) fn list(base: &Path) -> Vec<(String, PathBuf)> {
+    let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
+    let instance = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        Some((name.to_str()?.strip_prefix(NAME_PREFIX)?.to_owned(), entry.path()))
+    };
+    entries.filter_map(instance).collect()
+}
+
 /// Kills all that is in it. A directory that is gone is done.
 pub(super) fn kill(directory: &Path) -> io::Result<()> {
     gone_is(std::fs::write(directory.join("cgroup.kill"), "1"), ())

@@ -203,11 +203,13 @@ impl Launcher {
     /// If the future is dropped, the shim leaves without starting anything, and is reaped.
     pub async fn spawn(&self, spec: LaunchSpec) -> Result<Process, Error> {
         let block = self.block(&spec)?;
+        // Before there is anything that carries the mark: the backstop asks for it.
+        let live = Live::new(&self.inner.live, &spec.instance);
         let mut cgroup = Cgroup(match &self.inner.options.cgroup_base {
             Some(base) => Some(make_cgroup(base, &spec.instance)?),
             None => None,
         });
-        let (process, gate, greeting) = self.start(&spec.instance, cgroup.0.clone())?;
+        let (process, gate, greeting) = self.start(live, cgroup.0.clone())?;
         // The listening task removes the directory from here on.
         cgroup.0 = None;
         let mut sender = pipe::Sender::from_owned_fd(gate).map_err(resources("the gate"))?;
@@ -237,11 +239,8 @@ impl Launcher {
     /// The pass goes on to its end in the background.
     pub async fn sweep(&self) -> io::Result<leftovers::Report> {
         let inner = Arc::clone(&self.inner);
-        // The marks are read before the processes: one that starts meanwhile is read again below.
-        let pass = move || {
-            let live = lock(&inner.live).clone();
-            leftovers::sweep(&inner.options.instance_prefix, &live)
-        };
+        let pass =
+            move || leftovers::sweep(&inner.options, |mark| lock(&inner.live).contains(mark));
         tokio::task::spawn_blocking(pass).await.map_err(io::Error::other)?
     }
 
@@ -303,7 +302,7 @@ impl Launcher {
     /// Pipes, fork, listening task. No await: from the fork on somebody is there to reap it.
     fn start(
         &self,
-        instance: &str,
+        live: Live,
         cgroup: Option<PathBuf>,
     ) -> Result<(Process, OwnedFd, oneshot::Receiver<Greeting>), Error> {
         // Of std, which makes both ends so that no other program inherits them.
@@ -321,12 +320,12 @@ impl Launcher {
         rustix::io::ioctl_fionbio(&to_lifeline, true)
             .map_err(|errno| resources("a pipe")(errno.into()))?;
 
-        let live = Live::new(&self.inner.live, instance);
+        let instance = live.instance.clone();
         let stdio = sys::Stdio3 { stdin, stdout, stderr };
         let pipes = sys::ShimPipes { lifeline, gate, status };
         let shim = &self.inner.options.shim_path;
         let mut child =
-            orphans::start(|| sys::start_shim(shim, OsStr::new(instance), stdio, pipes)).map_err(
+            orphans::start(|| sys::start_shim(shim, OsStr::new(&instance), stdio, pipes)).map_err(
                 |source| match source.kind() {
                     io::ErrorKind::NotFound => Error::ShimMissing { path: shim.clone(), source },
                     _ => Error::Resources { what: "a process", source },
@@ -357,7 +356,7 @@ impl Launcher {
             status: from_status,
             events,
             shared: Arc::clone(&shared),
-            instance: instance.to_owned(),
+            instance,
             cgroup,
         };
         self.listen(async move {

@@ -13,11 +13,11 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::sys::pidfd;
-use super::{cgroup, orphans, proc};
+use super::{Options, cgroup, orphans, proc};
 use crate::api::session::ProcessRecord;
 
 /// How often it is looked whether what was killed is gone.
@@ -68,7 +68,7 @@ pub(super) struct Marked {
 }
 
 /// Kills what earlier daemons of this store left, and waits until it is gone, at most 5 s.
-/// `prefix` is the store's ([`super::Options::instance_prefix`]).
+/// To be called before the first launch: every mark of the store counts as an earlier daemon's.
 ///
 /// # Errors
 ///
@@ -78,7 +78,24 @@ pub(super) struct Marked {
 ///
 /// May be called again: it is done when nothing is found.
 pub async fn clear(records: Vec<ProcessRecord>, prefix: String) -> io::Result<Report> {
-    let mut search = Search::new(records, prefix)?;
+    clear_in(records, prefix, cgroup::detect()).await
+}
+
+/// As [`clear`], with the directory that this store's cgroups lie in, if it has any.
+///
+/// # Errors
+///
+/// As [`clear`].
+///
+/// # Cancel safety
+///
+/// As [`clear`].
+pub async fn clear_in(
+    records: Vec<ProcessRecord>,
+    prefix: String,
+    cgroup_base: Option<PathBuf>,
+) -> io::Result<Report> {
+    let mut search = Search::new(records, prefix, cgroup_base)?;
     let mut too_long = std::pin::pin!(tokio::time::sleep(LOOKS_MAX));
     let mut looks = 0;
     loop {
@@ -103,15 +120,18 @@ pub async fn clear(records: Vec<ProcessRecord>, prefix: String) -> io::Result<Re
 }
 
 /// Kills, in one pass, what carries this store's mark and is of no live process of ours. Returns
-/// what was found; what it killed is gone when a later pass finds nothing.
+/// what was found; what it killed is gone when a later pass finds nothing. `is_live` is asked anew
+/// for each process: a mark must be live before the first process that carries it.
 ///
 /// # Errors
 ///
 /// /proc cannot be read.
-pub fn sweep(prefix: &str, live: &HashSet<String>) -> io::Result<Report> {
+pub fn sweep(options: &Options, is_live: impl Fn(&str) -> bool) -> io::Result<Report> {
     proc::pids()?;
-    let marked = kill_marked(|mark| is_of_store(mark, prefix) && !live.contains(mark));
-    let orphans = orphans::clear(|mark| is_of_store(mark, prefix) && !live.contains(mark));
+    let is_stale = |mark: &str| is_of_store(mark, &options.instance_prefix) && !is_live(mark);
+    clear_cgroups(options.cgroup_base.as_deref(), is_stale);
+    let marked = kill_marked(is_stale);
+    let orphans = orphans::clear(is_stale);
     let mut killed: Vec<u32> = marked.killed.into_iter().map(|(pid, _)| pid).collect();
     killed.extend(orphans.killed);
     killed.sort_unstable();
@@ -131,6 +151,7 @@ pub(super) fn is_of_store(mark: &str, prefix: &str) -> bool {
 struct Search {
     records: Vec<ProcessRecord>,
     prefix: String,
+    cgroup_base: Option<PathBuf>,
     boot_id: String,
     outcomes: Vec<Outcome>,
     killed: HashSet<u32>,
@@ -138,12 +159,17 @@ struct Search {
 }
 
 impl Search {
-    fn new(records: Vec<ProcessRecord>, prefix: String) -> io::Result<Self> {
+    fn new(
+        records: Vec<ProcessRecord>,
+        prefix: String,
+        cgroup_base: Option<PathBuf>,
+    ) -> io::Result<Self> {
         Ok(Self {
             outcomes: vec![Outcome::Gone; records.len()],
             boot_id: proc::boot_id()?,
             records,
             prefix,
+            cgroup_base,
             killed: HashSet::new(),
             untouched: Vec::new(),
         })
@@ -153,10 +179,12 @@ impl Search {
     fn pass(&mut self, look: u32) -> io::Result<bool> {
         proc::pids()?;
         self.untouched.clear();
-        let mut alive: HashSet<String> = HashSet::new();
+        let prefix = &self.prefix;
+        let is_ours = |mark: &str| is_of_store(mark, prefix);
+        let mut alive = clear_cgroups(self.cgroup_base.as_deref(), is_ours);
         let mut other_alive = false;
         for record in self.records.iter().filter(|record| record.boot_id == self.boot_id) {
-            let in_cgroup = clear_cgroup(record);
+            let in_cgroup = clear_recorded_cgroup(record);
             let shim = match identify(record) {
                 Found::Gone => false,
                 Found::Stranger(untouched) => {
@@ -173,8 +201,7 @@ impl Search {
                 alive.insert(record.instance.clone());
             }
         }
-        let prefix = &self.prefix;
-        let marked = kill_marked(|mark| is_of_store(mark, prefix));
+        let marked = kill_marked(is_ours);
         for (pid, mark) in marked.killed {
             self.killed.insert(pid);
             other_alive = true;
@@ -277,12 +304,27 @@ fn end_shim(pid: u32, held: &OwnedFd, look: u32) {
     }
 }
 
-/// Kills a recorded cgroup; true if something is in it.
-fn clear_cgroup(record: &ProcessRecord) -> bool {
-    let Some(directory) = record.cgroup.as_deref().map(Path::new) else { return false };
-    if !cgroup::is_of(directory, &record.instance) {
-        return false;
+/// Kills what is in cgroups of this store, recorded or not, and removes the empty ones. Returns the
+/// marks of those that were not empty.
+fn clear_cgroups(base: Option<&Path>, is_stale: impl Fn(&str) -> bool) -> HashSet<String> {
+    let mut populated = HashSet::new();
+    for (instance, directory) in base.map(cgroup::list).unwrap_or_default() {
+        if is_stale(&instance) && clear_cgroup(&directory) {
+            populated.insert(instance);
+        }
     }
+    populated
+}
+
+/// Kills the cgroup of a record, which may lie below another directory than today's; true if
+/// something is in it.
+fn clear_recorded_cgroup(record: &ProcessRecord) -> bool {
+    let directory = record.cgroup.as_deref().map(Path::new);
+    let directory = directory.filter(|directory| cgroup::is_of(directory, &record.instance));
+    directory.is_some_and(clear_cgroup)
+}
+
+fn clear_cgroup(directory: &Path) -> bool {
     let populated = cgroup::is_populated(directory).unwrap_or(true);
     if populated {
         let _ = cgroup::kill(directory);
@@ -406,7 +448,7 @@ mod tests {
             pidfd_inode: None,
             cgroup: None,
         };
-        let report = clear(vec![record], "no-such-store".into()).await.unwrap();
+        let report = clear_in(vec![record], "no-such-store".into(), None).await.unwrap();
         assert_eq!(report, Report { outcomes: vec![Outcome::Gone], ..Report::default() });
     }
 }

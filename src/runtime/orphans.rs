@@ -10,7 +10,7 @@
 //! process of its pid namespace (which inherits strangers); or else if it carries the store's
 //! mark. Only children that were not started here are reaped here.
 //!
-//! Who starts a child without [`start`] in a process that called [`become_subreaper`] has it
+//! Who starts a child without `start` in a process that called [`become_subreaper`] has it
 //! killed: everything that starts a process is in `runtime`, and goes through here.
 
 use std::collections::HashSet;

@@ -25,7 +25,8 @@ pub(super) struct RuntimeLauncher {
 impl RuntimeLauncher {
     pub(super) fn new(store_id: &str) -> Result<Self, runtime::launch::Error> {
         let options = runtime::Options::detect(store_id)?;
-        let own_bin = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("spawnlet"));
+        // The shim stands beside the program: the one was found by the other.
+        let own_bin = options.shim_path.with_file_name("spawnlet");
         Ok(Self { launcher: runtime::Launcher::new(options), own_bin })
     }
 
@@ -120,18 +121,10 @@ impl RuntimeLauncher {
 
 /// Program and arguments; never empty.
 fn argv(agent: &Agent) -> Result<Vec<String>, LaunchError> {
-    let fault = |message: String| LaunchError { reason: "CommandInvalid", message };
-    let words = match (&agent.spec.argv, &agent.spec.command) {
-        (Some(argv), _) => argv.clone(),
-        (None, Some(command)) => executable::split(command).map_err(|error| {
-            fault(format!("Agent {}: spec.command: {error}", agent.metadata.name))
-        })?,
-        (None, None) => Vec::new(),
-    };
-    if words.first().is_none_or(String::is_empty) {
-        return Err(fault(format!("Agent {} has neither command nor argv", agent.metadata.name)));
-    }
-    Ok(words)
+    agent.spec.words().map_err(|errors| LaunchError {
+        reason: "CommandInvalid",
+        message: format!("Agent {}: {errors}", agent.metadata.name),
+    })
 }
 
 fn not_found(agent: &Agent, error: &executable::Error) -> LaunchError {

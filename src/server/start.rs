@@ -153,7 +153,10 @@ fn refuse_open_address(listen: SocketAddr, is_allowed: bool) -> Result<(), Error
 fn start_log(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log.level)
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+        .with_writer(io::stderr);
     // A second subscriber in one process (tests) is no fault.
     let _ = match config.log.format {
         LogFormat::Json => log.json().try_init(),
@@ -198,9 +201,7 @@ impl Daemon {
         let records = Records::new(Arc::clone(&store));
         let store_id = store.identity().await?;
         clear_leftovers(&records, &store_id).await?;
-        let journal = Arc::new(Journal::open(&data_dir)?);
-        settle_journal(&records, &journal).await?;
-        sweep_blobs(&records, &blobs, opened.was_unclean).await?;
+        let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
         let admission = Arc::new(Admission::new(
             Arc::clone(&store),
             Arc::clone(&blobs),
@@ -218,13 +219,8 @@ impl Daemon {
             clock: Arc::clone(&clock),
         };
         let (controller, live) = Controller::build(controller_options, parts).await?;
-        let watched = manifests::Options {
-            directories: manifest_directories(&options, &config),
-            prune: options.prune,
-            native: true,
-        };
         let (manifests, manifests_handle) = manifests::Service::new(
-            watched,
+            watched(&options, &config),
             Arc::clone(&admission),
             Arc::clone(&store),
             Arc::clone(&clock),
@@ -360,6 +356,14 @@ fn admission_limits(config: &Config) -> admission::Limits {
     }
 }
 
+fn watched(options: &ServeOptions, config: &Config) -> manifests::Options {
+    manifests::Options {
+        directories: manifest_directories(options, config),
+        prune: options.prune,
+        native: true,
+    }
+}
+
 fn manifest_directories(options: &ServeOptions, config: &Config) -> Vec<PathBuf> {
     if !options.manifests.is_empty() {
         return options.manifests.clone();
@@ -430,6 +434,19 @@ async fn sweep_blobs(
         tracing::info!(removed, "blobs without an owner were removed");
     }
     Ok(())
+}
+
+/// Takes over what an earlier daemon left in files: its journal, and blobs that nobody owns.
+async fn recover(
+    records: &Records,
+    blobs: &SharedBlobs,
+    data_dir: &Path,
+    was_unclean: bool,
+) -> Result<Arc<Journal>, Error> {
+    let journal = Journal::open(data_dir)?;
+    settle_journal(records, &journal).await?;
+    sweep_blobs(records, blobs, was_unclean).await?;
+    Ok(Arc::new(journal))
 }
 
 /// Tells the journal which of its turns have ended: what it no longer needs it drops.

@@ -15,7 +15,8 @@
 //! the gate pipe); nothing outside the tree is ever signalled; the tree is reported empty only when
 //! it is. Absent on purpose: relaying (the pipes go straight to the agent), logging, time limits
 //! (the daemon's), threads, and every library but std and rustix: it has to stay below 1 MiB of
-//! private memory.
+//! private memory (measured beside a running agent: 136 KiB private, 283 KiB with its share of what
+//! three shims have in common; release build, x86-64).
 
 #![allow(unsafe_code, reason = "fork, exec and inherited descriptors have no safe form")]
 

@@ -359,6 +359,14 @@ impl Store for FaultStore {
         self.spoil_read().await?;
         self.store.reset().await
     }
+
+    fn has_room(&self) -> bool {
+        self.store.has_room()
+    }
+
+    fn fault(&self) -> Option<String> {
+        self.store.fault()
+    }
 }
 
 #[async_trait]

@@ -5,6 +5,7 @@
 //! Absent on purpose: faults. A faulty store wraps a good one.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -26,6 +27,7 @@ const WATCH_LAG_MAX: usize = 4096;
 #[derive(Default)]
 pub struct MemoryStore {
     state: Mutex<State>,
+    is_full: AtomicBool,
 }
 
 #[derive(Default)]
@@ -50,6 +52,11 @@ impl MemoryStore {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Says that there is no room for new work, or that there is again.
+    pub fn set_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::SeqCst);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -223,6 +230,10 @@ impl Store for MemoryStore {
 
     async fn reset(&self) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        !self.is_full.load(Ordering::SeqCst)
     }
 }
 

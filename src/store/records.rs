@@ -1,6 +1,6 @@
-//! The typed layer over [`Store`]: records in, records out, with their secondary keys.
+//! The typed layer over `Store`: records in, records out, with their secondary keys.
 //!
-//! [`Records`] reads, [`Txn`] writes, [`index`] says which secondary keys a record has. Used by
+//! [`Records`] reads, [`Txn`] writes, `index` says which secondary keys a record has. Used by
 //! the controller, the API and the manifests, so that no two of them disagree on a key.
 //!
 //! Invariants: `metadata.resourceVersion` is the record's revision, filled in on reading and never

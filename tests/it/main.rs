@@ -1,3 +1,20 @@
 //! The one integration binary.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests start the processes that they test, and fail by panics"
+)]
 
+mod api;
+mod bad_input;
+mod chaos;
+mod clocks;
+mod harness;
+mod large;
+mod real;
+mod restarts;
 mod runtime;
+mod stops;
+mod turns;

@@ -78,7 +78,7 @@ const STORM: usize = 200;
 impl Escape {
     /// Starts the children, waits for one line of input, then goes on with `end`.
     fn script(self, token: &str, end: &str) -> String {
-        let child = format!("/bin/sh -c 'echo up; exec sleep {token}'");
+        let child = format!("/bin/sh -c 'echo $$; exec sleep {token}'");
         let start = match self {
             Self::Plain => format!("{child} &"),
             Self::Setpgid => format!("set -m; {child} & set +m"),
@@ -122,6 +122,12 @@ async fn gone(pidfd: OwnedFd) {
         poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit)).unwrap()
     };
     assert_eq!(tokio::task::spawn_blocking(wait).await.unwrap(), 1, "it is still there");
+}
+
+fn has_exited(pidfd: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).unwrap() == 1
 }
 
 fn is_zombie_of(parent: u32) -> impl Fn(&u32) -> bool {
@@ -191,6 +197,29 @@ async fn no_escape_survives_the_killing_of_its_tree() {
 }
 
 #[tokio::test]
+async fn a_tree_that_goes_on_forking_is_killed() {
+    let launcher = launcher();
+    let token = token();
+    // Bounded, should it not be: each of these forks as fast as it can.
+    let one = format!("for i in $(seq 500); do ( setsid env -i sleep {token} & ); done");
+    let script = format!("( {one} ) & ( {one} ) & ( {one} ) & echo up; read -r line; # {token}");
+    for end_by_kill in [true, false] {
+        let mut process = launcher.spawn(bash(&launcher, &script)).await.unwrap();
+        let mut events = process.events().unwrap();
+        process.open_gate().unwrap();
+        let mut stdout = BufReader::new(process.take_stdout().unwrap());
+        lines(&mut stdout, 1).await;
+        if end_by_kill {
+            process.kill_tree();
+        } else {
+            drop(process);
+        }
+        until_empty(&mut events).await;
+        assert_eq!(with_token(&token), NONE);
+    }
+}
+
+#[tokio::test]
 async fn no_escape_survives_the_exit_of_its_agent() {
     let launcher = launcher();
     for style in ESCAPES {
@@ -235,15 +264,28 @@ async fn killing_the_process_group_alone_leaves_most_escapes_alive() {
             .spawn()
             .unwrap();
         let stdout = tokio::process::ChildStdout::from_std(child.stdout.take().unwrap()).unwrap();
-        lines(&mut BufReader::new(stdout), style.children()).await;
+        let mut stdout = BufReader::new(stdout);
         let group = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+        let mut outside = Vec::new();
+        let mut inside = Vec::new();
+        for _ in 0..style.children() {
+            let mut line = String::new();
+            stdout.read_line(&mut line).await.unwrap();
+            let pid = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
+            let held = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+            let group_of = rustix::process::getpgid(Some(pid)).unwrap();
+            if group_of == group { inside.push(held) } else { outside.push(held) }
+        }
         rustix::process::kill_process_group(group, Signal::KILL).unwrap();
         child.wait().unwrap();
-        let left = with_token(&token);
-        survived += usize::from(!left.is_empty());
-        for pid in left {
-            let held = hold(pid).unwrap();
-            let _ = rustix::process::pidfd_send_signal(&held, Signal::KILL);
+        for process in inside {
+            gone(process).await;
+        }
+        survived += usize::from(!outside.is_empty());
+        for process in outside {
+            assert!(!has_exited(&process), "it has not survived");
+            rustix::process::pidfd_send_signal(&process, Signal::KILL).unwrap();
+            gone(process).await;
         }
     }
     drop(launcher);

@@ -167,3 +167,19 @@ async fn events_are_not_written_by_users() {
     let bench = Bench::new();
     assert_eq!(code(bench.create(Kind::Event, json!({})).await), 405);
 }
+
+#[tokio::test]
+async fn a_full_disk_refuses_what_is_new_and_still_takes_cancel_and_delete() {
+    let bench = Bench::new();
+    bench.create(Kind::Session, session("s")).await.unwrap();
+    bench.store.set_full(true);
+    let refused = bench.create(Kind::Session, session("t")).await.unwrap_err();
+    assert_eq!(refused.code(), 503);
+    assert!(refused.to_string().contains("disk"), "{refused}");
+    assert_eq!(bench.create(Kind::Turn, turn("s")).await.unwrap_err().code(), 503);
+    let stop = json!({"spec": {"desiredState": "cancelled"}});
+    bench.patch(Kind::Session, "s", stop).await.unwrap();
+    bench.delete(Kind::Session, "s").await.unwrap();
+    bench.store.set_full(false);
+    bench.create(Kind::Session, session("t")).await.unwrap();
+}

@@ -3,13 +3,15 @@
 use super::*;
 
 const HOST: (&str, &str) = ("host", "localhost");
+/// Headers, the expected status and its reason (empty: not looked at).
+type Case<'a> = (&'a [(&'a str, &'a str)], u16, &'a str);
 const NO_TOKEN: (&str, &str) = ("authorization", "");
 
 #[tokio::test]
 async fn the_guard_checks_host_origin_encoding_and_token_in_this_order() {
     let api = Fixture::new();
     let good = format!("Bearer {TOKEN}");
-    let cases: &[(&[(&str, &str)], u16, &str)] = &[
+    let cases: &[Case<'_>] = &[
         (&[], 200, ""),
         (&[("host", "127.0.0.1:7420")], 200, ""),
         (&[("host", "[::1]:9")], 200, ""),

@@ -96,6 +96,29 @@ async fn a_body_that_does_not_come_is_given_up() {
     assert_eq!((answer.code, answer.json()["reason"].clone()), (408, json!("Timeout")));
 }
 
+#[tokio::test]
+async fn a_connection_goes_on_after_a_refused_request_whose_body_comes_late() {
+    let (_api, address, _server) = started(4).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "POST /apis/nobody/v1/things HTTP/1.1\r\nhost: localhost\r\n\
+         authorization: Bearer {TOKEN}\r\ncontent-length: 5\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    tokio::task::yield_now().await;
+    stream.write_all(format!("12345{GET}").as_bytes()).await.unwrap();
+    let both = answer(&mut stream).await;
+    assert!(both.starts_with("HTTP/1.1 404"), "{both}");
+    // Without the token the body is not read, and the client is told that this is the end.
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = "POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut all = String::new();
+    stream.read_to_string(&mut all).await.unwrap();
+    assert!(all.starts_with("HTTP/1.1 401"), "{all}");
+    assert!(all.contains("connection: close"), "{all}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_ends_streams_and_then_the_server() {
     let (api, address, mut server) = started(4).await;

@@ -57,6 +57,15 @@ async fn a_streaming_list_ends_with_its_bookmark() {
 }
 
 #[tokio::test]
+async fn a_watch_that_wants_no_initial_events_starts_now() {
+    let api = Fixture::new();
+    api.put(Kind::Session, session("a", "Idle", json!({}))).await;
+    let mut lines = watch(&api, "&sendInitialEvents=false").await;
+    api.put(Kind::Session, session("b", "Idle", json!({}))).await;
+    expect(&mut lines, "ADDED", "b").await;
+}
+
+#[tokio::test]
 async fn what_starts_or_ceases_to_match_is_added_or_deleted() {
     let api = Fixture::new();
     api.put(Kind::Session, session("a", "Idle", json!({"k": "1"}))).await;

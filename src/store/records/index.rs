@@ -80,8 +80,10 @@ fn is_at_rest(session: &Session) -> bool {
     is_quiet && (status.finished_at.is_some() || is_idle)
 }
 
+/// A session whose starts failed waits for its agent too: a new generation of it tries again.
 fn waits_for_agent(session: &Session) -> Option<Key> {
-    is_false(session, "AgentResolved").then(|| {
+    let waits = is_false(session, "AgentResolved") || session.status.restarts.count > 0;
+    waits.then(|| {
         let agent = Name::from(session.spec.agent.as_str());
         keys::waiting_for(Kind::Agent, &Namespace::default(), &agent, &session.metadata.uid)
     })

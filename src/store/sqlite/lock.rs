@@ -2,13 +2,16 @@
 //!
 //! Invariants: nothing in the directory is read or written before the lock is held; the lock goes
 //! with the process, however it ends (flock(2): the kernel drops it with the last descriptor).
+//! The last one may be an heir's: a child of a killed daemon that has not become its shim yet has
+//! the daemon's descriptors until it does. That takes milliseconds, and is waited for.
 //!
 //! Absent on purpose: breaking a lock. A lock that is held has a living holder.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
@@ -19,7 +22,11 @@ const LOCK_FILE: &str = "lock";
 /// Present while the store is closed and was closed in good order.
 const CLEAN_FILE: &str = "clean";
 /// The longest pid that is read back from the lock file, in bytes.
-const PID_BYTES_MAX: u64 = 16;
+const PID_BYTES_MAX: usize = 16;
+/// How often the lock of a dead holder is tried again.
+const HEIR_TRY_EVERY: Duration = Duration::from_millis(10);
+/// How many times: 5 s, by when nothing of a killed daemon is left.
+const HEIR_TRIES_MAX: u32 = 500;
 /// Only the owner may look into the directory.
 const DIR_MODE: u32 = 0o700;
 /// Only the owner may read the files.
@@ -144,12 +151,21 @@ fn take_lock(dir: &Path) -> Result<File, OpenError> {
     let path = dir.join(LOCK_FILE);
     let io = |source: std::io::Error| OpenError::Io { path: path.clone(), source };
     let mut file = private_options().create(true).read(true).write(true).open(&path).map_err(io)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            return Err(OpenError::Locked { path: dir.to_owned(), pid: read_pid(&file) });
+    let mut tries = 0;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                // Read anew each time: a holder that has just started may not have written it.
+                let pid = read_pid(&file);
+                if tries == HEIR_TRIES_MAX || !pid.is_some_and(is_dead) {
+                    return Err(OpenError::Locked { path: dir.to_owned(), pid });
+                }
+            }
+            Err(error) => return Err(io(error.into())),
         }
-        Err(error) => return Err(io(error.into())),
+        tries += 1;
+        std::thread::sleep(HEIR_TRY_EVERY);
     }
     // The pid is for people: that it could not be written (a full disk) stops nothing.
     let _ = file.set_len(0);
@@ -159,7 +175,12 @@ fn take_lock(dir: &Path) -> Result<File, OpenError> {
 }
 
 fn read_pid(file: &File) -> Option<u32> {
-    let mut text = String::new();
-    file.take(PID_BYTES_MAX).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    let mut bytes = [0; PID_BYTES_MAX];
+    let length = file.read_at(&mut bytes, 0).ok()?;
+    std::str::from_utf8(&bytes[..length]).ok()?.trim().parse().ok()
+}
+
+/// Whether there surely is no such process. Where /proc cannot tell, it may live.
+fn is_dead(pid: u32) -> bool {
+    Path::new("/proc/self").exists() && !Path::new("/proc").join(pid.to_string()).exists()
 }

@@ -24,11 +24,8 @@ async fn holder() {
     let mut words = config.split(' ').map(str::to_owned);
     let (prefix, token) = (words.next().unwrap(), words.next().unwrap());
     become_subreaper().unwrap();
-    let launcher = Launcher::new(Options {
-        shim_path: env!("CARGO_BIN_EXE_spawnlet-shim").into(),
-        instance_prefix: prefix,
-        cgroup_base: words.next().and_then(|_| cgroup::detect()),
-    });
+    let cgroup_base = words.next().and_then(|_| cgroup::detect());
+    let launcher = Launcher::new(Options { cgroup_base, ..options(&prefix) });
     let mut held = Vec::new();
     for style in ESCAPES {
         let spec = bash(&launcher, &style.script(&token, "exit 0"));
@@ -64,6 +61,15 @@ async fn holder() {
     // Until the test has looked.
     let mut line = String::new();
     BufReader::new(tokio::io::stdin()).read_line(&mut line).await.unwrap();
+}
+
+/// Of a store without cgroups.
+pub(super) fn options(prefix: &str) -> Options {
+    Options {
+        shim_path: env!("CARGO_BIN_EXE_spawnlet-shim").into(),
+        instance_prefix: prefix.to_owned(),
+        cgroup_base: None,
+    }
 }
 
 /// A daemon that holds the six escapes.

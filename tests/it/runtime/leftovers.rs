@@ -1,15 +1,14 @@
 //! What a daemon finds at its start: trees of a daemon that died together with its shims, and
 //! processes that only look like them.
 
-use std::collections::HashSet;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 use spawnlet::api::session::{ProcessRecord, ProcessState};
-use spawnlet::runtime::leftovers::{Outcome, clear, sweep};
+use spawnlet::runtime::leftovers::{Outcome, clear, clear_in, sweep};
 use spawnlet::runtime::{boot_id, cgroup};
 
-use super::daemon::{Holder, kill_all};
+use super::daemon::{Holder, kill_all, options};
 use super::{ESCAPES, Escape, NONE, gone, hold, token, with_token};
 
 /// A process that is not to be touched. It dies with the test.
@@ -63,15 +62,20 @@ impl Drop for Decoy {
 async fn what_a_killed_daemon_and_its_shims_left_is_killed_at_the_next_start() {
     let mut holder = Holder::start(false).await;
     let tree = holder.tree();
-    kill_all(&holder.shims(), Signal::STOP);
+    let shims = holder.shims();
+    kill_all(&shims, Signal::STOP);
     holder.kill().await;
-    kill_all(&holder.shims(), Signal::KILL);
+    kill_all(&shims, Signal::KILL);
+    // As long as one of them dies, its children are known by it.
+    for shim in shims {
+        gone(shim).await;
+    }
     let mut decoys = [
         Decoy::start(None),
         Decoy::start(Some(&format!("{}0.1", holder.prefix))),
         Decoy::start(Some(&holder.prefix)),
     ];
-    let report = clear(holder.records.clone(), holder.prefix.clone()).await.unwrap();
+    let report = clear_in(holder.records.clone(), holder.prefix.clone(), None).await.unwrap();
     let marked = ESCAPES.iter().zip(&report.outcomes);
     let marked = marked.filter(|(style, _)| !matches!(style, Escape::EmptyEnvironment));
     assert!(marked.into_iter().all(|(_, outcome)| *outcome == Outcome::Killed), "{report:?}");
@@ -86,7 +90,7 @@ async fn what_a_killed_daemon_and_its_shims_left_is_killed_at_the_next_start() {
         gone(process).await;
     }
     // The second start finds nothing.
-    let report = clear(holder.records.clone(), holder.prefix.clone()).await.unwrap();
+    let report = clear_in(holder.records.clone(), holder.prefix.clone(), None).await.unwrap();
     assert_eq!(report.outcomes, [Outcome::Gone; ESCAPES.len()]);
     assert_eq!(report.killed, NONE);
 }
@@ -97,7 +101,7 @@ async fn a_stopped_shim_of_a_killed_daemon_is_let_finish_its_work() {
     let tree = holder.tree();
     kill_all(&holder.shims(), Signal::STOP);
     holder.kill().await;
-    let report = clear(holder.records.clone(), holder.prefix.clone()).await.unwrap();
+    let report = clear_in(holder.records.clone(), holder.prefix.clone(), None).await.unwrap();
     assert_eq!(report.outcomes, [Outcome::Killed; ESCAPES.len()]);
     for process in tree {
         gone(process).await;
@@ -111,19 +115,27 @@ async fn a_recorded_cgroup_leaves_no_way_out() {
         eprintln!("skipped: no writable cgroup v2 directory");
         return;
     }
-    let mut holder = Holder::start(true).await;
-    let tree = holder.tree();
-    kill_all(&holder.shims(), Signal::STOP);
-    holder.kill().await;
-    kill_all(&holder.shims(), Signal::KILL);
-    let report = clear(holder.records.clone(), holder.prefix.clone()).await.unwrap();
-    assert_eq!(report.outcomes, [Outcome::Killed; ESCAPES.len()]);
-    for process in tree {
-        gone(process).await;
-    }
-    assert_eq!(with_token(&holder.token), NONE);
-    for record in &holder.records {
-        assert!(!std::path::Path::new(record.cgroup.as_deref().unwrap()).exists());
+    // Found by its record, whatever today's directory is, or by its name alone.
+    for recorded in [true, false] {
+        let mut holder = Holder::start(true).await;
+        let tree = holder.tree();
+        kill_all(&holder.shims(), Signal::STOP);
+        holder.kill().await;
+        kill_all(&holder.shims(), Signal::KILL);
+        let (records, cgroup_base) = match recorded {
+            true => (holder.records.clone(), None),
+            false => (Vec::new(), cgroup::detect()),
+        };
+        let prefix = holder.prefix.clone();
+        let report = clear_in(records.clone(), prefix, cgroup_base).await.unwrap();
+        assert_eq!(report.outcomes, vec![Outcome::Killed; records.len()]);
+        for process in tree {
+            gone(process).await;
+        }
+        assert_eq!(with_token(&holder.token), NONE);
+        for record in &holder.records {
+            assert!(!std::path::Path::new(record.cgroup.as_deref().unwrap()).exists());
+        }
     }
 }
 
@@ -151,10 +163,11 @@ async fn the_backstop_kills_marks_that_nobody_holds_and_no_others() {
     let mut live = Decoy::start(Some(&format!("{store}.live")));
     let mut stale = Decoy::start(Some(&format!("{store}.stale")));
     let mut stranger = Decoy::start(Some("another-store.stale"));
-    let report = sweep(&store, &HashSet::from([format!("{store}.live")])).unwrap();
+    let is_live = |mark: &str| mark == format!("{store}.live");
+    let report = sweep(&options(&store), is_live).unwrap();
     assert_eq!(report.killed, [stale.0.id()]);
     gone(hold(stale.0.id()).unwrap()).await;
     assert!(live.is_alive() && stranger.is_alive() && !stale.is_alive());
-    let report = sweep(&store, &HashSet::from([format!("{store}.live")])).unwrap();
+    let report = sweep(&options(&store), is_live).unwrap();
     assert_eq!(report.killed, NONE);
 }

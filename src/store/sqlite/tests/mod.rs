@@ -196,6 +196,29 @@ async fn a_second_daemon_is_refused_with_the_pid_of_the_first() {
     assert_eq!(value(&open_in(dir.path()), "a").await.unwrap(), "1");
 }
 
+/// Above the largest that Linux gives out (proc_sys_kernel(5), `pid_max`).
+const NO_PID: u32 = 1 << 23;
+
+#[test]
+fn the_lock_of_a_dead_daemon_that_a_child_still_has_is_waited_for() {
+    let dir = TempDir::new().unwrap();
+    drop(open_in(dir.path()));
+    let path = dir.path().join("lock");
+    let heir = std::fs::File::options().write(true).open(&path).unwrap();
+    rustix::fs::flock(&heir, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    std::fs::write(&path, NO_PID.to_string()).unwrap();
+    let (sender, opening) = std::sync::mpsc::sync_channel(1);
+    std::thread::scope(|scope| {
+        let opened = scope.spawn(|| {
+            sender.send(()).unwrap();
+            open(dir.path(), options()).map(drop)
+        });
+        opening.recv().unwrap();
+        drop(heir);
+        opened.join().unwrap().unwrap();
+    });
+}
+
 #[tokio::test]
 async fn files_are_private_and_unsafe_directories_refused() {
     use std::os::unix::fs::PermissionsExt as _;

@@ -1,0 +1,259 @@
+//! Real agents against a stub model server: the built binary, driven by its CLI alone.
+//!
+//! `SPAWNLET_REAL_AGENTS` names the agents, separated by commas; without it there is nothing to
+//! run. `scripts/real-agents.sh` installs them and sets it. Two columns of page 80 of the
+//! specification differ by agent and are given here as [`Traits`]; the rest is one contract.
+#![allow(clippy::disallowed_methods, reason = "these tests start the processes that they test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure is the test's failure")]
+
+mod rig;
+
+use rig::{Rig, Signal};
+
+/// What differs from agent to agent.
+struct Traits {
+    /// A status of the model server that the agent passes on at once, instead of trying again for
+    /// longer than a test may take.
+    error: u16,
+    /// The mode that a session with `permissions: approve-reads` is put in; `None`: it offers none.
+    reads_mode: Option<&'static str>,
+    /// A model that it offers beside the one that it begins with; `None`: only that one.
+    other_model: Option<&'static str>,
+    /// Whether it can go on with a session in a new process.
+    can_resume: bool,
+}
+
+fn traits(agent: &str) -> Traits {
+    match agent {
+        "codexz" => Traits {
+            error: 400,
+            reads_mode: Some("read-only"),
+            other_model: Some("gpt-5.4"),
+            can_resume: true,
+        },
+        "claude" => {
+            Traits { error: 400, reads_mode: Some("plan"), other_model: None, can_resume: true }
+        }
+        "opencode" => Traits {
+            error: 400,
+            reads_mode: Some("plan"),
+            other_model: Some("stub/stub-model-2"),
+            can_resume: true,
+        },
+        // It declares session/load, which always fails.
+        "gemini" => {
+            Traits { error: 400, reads_mode: Some("plan"), other_model: None, can_resume: false }
+        }
+        other => panic!("nothing is known of the agent {other}"),
+    }
+}
+
+fn agents() -> Vec<String> {
+    let names = std::env::var("SPAWNLET_REAL_AGENTS").unwrap_or_default();
+    names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+const SESSION: &str = "apiVersion: spawnlet.dev/v1alpha1
+kind: Session
+metadata: {name: one}
+spec:
+  agent: {agent}
+  cwd: {work}
+";
+
+async fn session(agent: &str, more: &str) -> Rig {
+    let rig = Rig::start(agent, &format!("{SESSION}{more}")).await;
+    rig.appears("sessions", "one").await;
+    rig
+}
+
+#[tokio::test]
+async fn a_yaml_session_is_answered_and_its_second_turn_continues_it() {
+    for agent in agents() {
+        let rig = session(&agent, "  prompt: hello from yaml\n").await;
+        rig.appears("turns", "one-1").await;
+        rig.phase("turn/one-1", "Completed").await;
+        let answer = rig.cli(&["response", "one-1"]).await;
+        assert!(answer.contains("STUB: hello from yaml"), "{answer}");
+        let logs = rig.cli(&["logs", "one"]).await;
+        assert!(logs.contains("STUB: hello from yaml"), "{logs}");
+        let updates = rig.cli(&["logs", "one", "-o", "acp"]).await;
+        assert!(updates.contains("agent_message_chunk"), "{updates}");
+        let reports = rig.cli(&["report", "session/one"]).await;
+        for step in ["Launch", "Initialize", "OpenNew", "Submit"] {
+            assert!(reports.contains(step), "{step} is not in\n{reports}");
+        }
+        let manifests = rig.cli(&["get", "manifests", "-o", "json"]).await;
+        assert!(manifests.contains("all.yaml"), "{manifests}");
+
+        let memory = rig.cli(&["prompt", "one", "[[recall]]"]).await;
+        assert!(memory.contains("recall: [") && memory.contains("hello from yaml"), "{memory}");
+        let first = rig.cli(&["response", "one-1"]).await;
+        assert_eq!(first, answer);
+        rig.finish("session/one").await;
+    }
+}
+
+#[tokio::test]
+async fn model_and_permission_mode_are_set_before_the_prompt() {
+    for agent in agents() {
+        let traits = traits(&agent);
+        let model = traits.other_model.map(|model| format!("  model: {model}\n"));
+        let more = format!("  permissions: approve-reads\n{}", model.unwrap_or_default());
+        let mut rig = session(&agent, &more).await;
+        let answer = rig.cli(&["prompt", "one", "are you set"]).await;
+        assert!(answer.contains("STUB: are you set"), "{answer}");
+        let turn = rig.record("turn/one-1").await;
+        let status = &turn["status"];
+        assert_eq!(status["warnings"], serde_json::Value::Null, "{status:#}");
+        let value = |id: &str| {
+            let mut options = status["config"].as_array().into_iter().flatten();
+            let option = options.find(|option| option["id"] == id);
+            option.map(|option| option["currentValue"].clone())
+        };
+        if let Some(mode) = traits.reads_mode {
+            // An agent that has modes and no options shows it in the reports alone.
+            let reports = rig.cli(&["report", "session/one"]).await;
+            let is_set = reports.contains(&format!("Set(mode {mode})"));
+            assert!(value("mode") == Some(mode.into()) || is_set, "{status:#}\n{reports}");
+        }
+        if let Some(model) = traits.other_model {
+            assert_eq!(value("model"), Some(model.into()), "{status:#}");
+            let asked = rig.asked("are you set").await;
+            let asked = asked["model"].as_str().unwrap();
+            assert!(model.ends_with(asked), "the model server was asked for {asked}");
+        }
+        rig.finish("session/one").await;
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_in_a_tool_call_ends_the_turn_and_a_stop_its_children() {
+    for agent in agents() {
+        let rig = session(&agent, "").await;
+        let signal = Signal::new(rig.work().join("signal"));
+        let path = rig.work().join("signal");
+        let tool = format!("[[tool:run echo up > {}; sleep 300 & sleep 300]]", path.display());
+        rig.cli(&["prompt", "one", &tool, "--detach"]).await;
+        signal.wait().await;
+        // The control of all that follows: the scan does see the agent and its children.
+        let running = rig.processes();
+        let sleepers = running.iter().filter(|line| line.contains("sleep 300")).count();
+        assert!(sleepers >= 1 && running.len() > sleepers, "{running:?}");
+
+        rig.cli(&["cancel", "one"]).await;
+        rig.phase("turn/one-1", "Cancelled").await;
+        rig.cli(&["stop", "one"]).await;
+        rig.phase("session/one", "Stopped").await;
+        assert_eq!(rig.processes(), [""; 0], "left by the stop");
+        rig.finish("session/one").await;
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_needs_a_permission_is_not_run_by_a_session_that_may_only_read() {
+    for agent in agents() {
+        let rig = session(&agent, "  permissions: approve-reads\n").await;
+        let path = rig.work().join("touched");
+        let tool = format!("[[tool:bash touch {}]]", path.display());
+        rig.cli(&["prompt", "one", &tool, "--detach"]).await;
+        // Agents differ in how they end such a turn (page 80); it ends, and the session goes on.
+        let answer = rig.cli(&["prompt", "one", "and now"]).await;
+        assert!(answer.contains("STUB: and now"), "{answer}");
+        assert!(!path.exists(), "the command was run");
+        rig.finish("session/one").await;
+    }
+}
+
+#[tokio::test]
+async fn a_deletion_in_a_tool_call_leaves_no_process() {
+    for agent in agents() {
+        let rig = session(&agent, "").await;
+        let signal = Signal::new(rig.work().join("signal"));
+        let path = rig.work().join("signal");
+        let tool = format!("[[tool:run echo up > {}; sleep 300 & sleep 300]]", path.display());
+        rig.cli(&["prompt", "one", &tool, "--detach"]).await;
+        signal.wait().await;
+        rig.finish("session/one").await;
+    }
+}
+
+#[tokio::test]
+async fn a_turn_whose_model_is_silent_can_be_cancelled_and_the_session_goes_on() {
+    for agent in agents() {
+        let mut rig = session(&agent, "").await;
+        rig.cli(&["prompt", "one", "say nothing [[hang]]", "--detach"]).await;
+        rig.asked("say nothing").await;
+        rig.cli(&["cancel", "one"]).await;
+        rig.phase("turn/one-1", "Cancelled").await;
+        let answer = rig.cli(&["prompt", "one", "and now"]).await;
+        assert!(answer.contains("STUB: and now"), "{answer}");
+        rig.finish("session/one").await;
+    }
+}
+
+#[tokio::test]
+async fn a_crash_of_the_daemon_interrupts_the_turn_which_is_not_sent_again() {
+    for agent in agents() {
+        let mut rig = session(&agent, "").await;
+        rig.cli(&["prompt", "one", "first words"]).await;
+        rig.cli(&["prompt", "one", "slow words [[slow:20]]", "--detach"]).await;
+        rig.asked("slow words").await;
+        rig.crash_and_restart().await;
+        rig.phase("turn/one-2", "Interrupted").await;
+        let turn = rig.record("turn/one-2").await;
+        assert_eq!(turn["status"]["delivery"], "Sent", "{turn:#}");
+        assert_eq!(turn["status"]["code"], "APP_RESTARTED", "{turn:#}");
+        assert_eq!(rig.processes(), [""; 0], "left by the crash");
+        if traits(&agent).can_resume {
+            let memory = rig.cli(&["prompt", "one", "[[recall]]"]).await;
+            assert!(memory.contains("first words"), "{memory}");
+            assert_eq!(rig.count_asked("slow words", "[[recall]]").await, 0, "sent again");
+        } else {
+            rig.try_cli(&["prompt", "one", "are you there"]).await;
+            rig.phase("session/one", "Expired").await;
+        }
+        rig.finish("session/one").await;
+    }
+}
+
+#[tokio::test]
+async fn an_idle_session_hibernates_and_remembers_when_it_is_woken() {
+    for agent in agents() {
+        let rig = session(&agent, "  idleTimeout: 1s\n").await;
+        rig.cli(&["prompt", "one", "keep this"]).await;
+        rig.phase("session/one", "Hibernated").await;
+        assert_eq!(rig.processes(), [""; 0], "left by the hibernation");
+        if traits(&agent).can_resume {
+            let memory = rig.cli(&["prompt", "one", "[[recall]]"]).await;
+            assert!(memory.contains("keep this"), "{memory}");
+            let record = rig.record("session/one").await;
+            assert_eq!(record["status"]["incarnation"], 2, "{record:#}");
+        } else {
+            rig.try_cli(&["prompt", "one", "are you there"]).await;
+            rig.phase("session/one", "Expired").await;
+        }
+        rig.finish("session/one").await;
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_the_model_fails_the_turn_in_the_agents_words() {
+    for agent in agents() {
+        let rig = session(&agent, "").await;
+        let code = traits(&agent).error;
+        let output = rig.try_cli(&["prompt", "one", &format!("bad [[error:{code}]]")]).await;
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let turn = rig.record("turn/one-1").await;
+        assert_eq!(turn["status"]["phase"], "Failed", "{turn:#}");
+        assert_eq!(turn["status"]["code"], "TURN_FAILED", "{turn:#}");
+        let message = turn["status"]["message"].as_str().unwrap();
+        assert!(message.contains(&format!("stub error {code}")), "{message}");
+        // claude sends the refused text once more with the next one, so the stub refuses again.
+        if agent != "claude" {
+            let answer = rig.cli(&["prompt", "one", "again"]).await;
+            assert!(answer.contains("STUB: again"), "{answer}");
+        }
+        rig.finish("session/one").await;
+    }
+}
