@@ -53,9 +53,9 @@ pub(super) fn can_start(draft: &mut Draft<'_>) -> bool {
     let restarts = &draft.session.status.restarts;
     if is_crash_looping(draft) {
         draft.because(format!(
-            "CrashLoopBackOff: {} starts failed, the last one: {}; a change of the agent or the session, or \
-             a new prompt, tries again",
-            restarts.count, restarts.last_error
+            "CrashLoopBackOff ({}): the agent is not started again by itself: {}; a change of the \
+             agent or the session, or a new prompt, tries again",
+            restarts.reason, restarts.last_error
         ));
         return false;
     }

@@ -230,7 +230,7 @@ impl Daemon {
         };
         let (controller, live) = Controller::build(controller_options, parts).await?;
         let (manifests, manifests_handle) = manifests::Service::new(
-            watched(&options, &config),
+            watched(options, &config),
             Arc::clone(&admission),
             Arc::clone(&store),
             Arc::clone(&clock),
@@ -286,11 +286,10 @@ impl Daemon {
         ));
         services.spawn(self.manifests.run(stop.clone()));
         let store = Arc::clone(&self.store);
-        services.spawn(backstops(self.launcher, self.live, store, stop.clone()));
+        services.spawn(backstops(self.launcher, self.live.clone(), store, stop.clone()));
         let mut looper = JoinSet::new();
         looper.spawn(self.controller.run(stop.clone()));
-        let announce =
-            announce(self.manifests_handle, self.live.clone(), self.health, self.address);
+        let announce = announce(self.manifests_handle, self.live, self.health, self.address);
         services.spawn(announce);
         services.spawn(tend_namespaces(self.admission, stop.clone()));
         let asked = async {

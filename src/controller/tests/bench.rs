@@ -129,7 +129,11 @@ impl Bench {
             boot_id: "boot".into(),
             stopped_cleanly: self.stopped_cleanly,
             limits: self.limits,
-            reports_per_object: 32,
+            retention: super::super::Retention {
+                reports_per_object: 32,
+                reports: 10_000,
+                events: Duration::from_secs(3600),
+            },
         };
         let (store, blobs): (SharedStore, SharedBlobs) = match &self.faults {
             Some(faults) => (faults.clone(), faults.clone()),
