@@ -347,8 +347,8 @@ async fn the_configuration_is_shown_with_its_sources_and_its_faults_with_their_p
         let line = text.lines().find(|line| line.starts_with(key)).unwrap();
         line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(row("limits.inbox"), ["limits.inbox", "3", "file", "no"]);
-    assert_eq!(row("limits.maxActiveTurns "), ["limits.maxActiveTurns", "2", "--set", "no"]);
+    assert_eq!(row("limits.inbox"), ["limits.inbox", "3", "file", "yes"]);
+    assert_eq!(row("limits.maxActiveTurns "), ["limits.maxActiveTurns", "2", "--set", "yes"]);
     assert_eq!(row("listen "), ["listen", "127.0.0.1:7420", "default", "yes"]);
     let wrong = daemon.file("w.yaml", "limits:\n  inbocks: 3\n");
     let (code, message) = daemon.refused(&["config", "--config", &wrong]).await;

@@ -14,18 +14,20 @@ use crate::api::agent::{McpServer, McpTransport};
 use crate::api::session::Scope;
 use crate::api::turn::TurnPhase;
 use crate::api::{Agent, Incarnation, Turn, Uid};
+use crate::plan::capacity::Holder;
 use crate::plan::world::{
     Acp, Call, CallFailure, CallFailureKind, Finding, Live, Prompt, PromptEnd, Rung, SettingCall,
     Stage, StartFailure, Stop, StopCause,
 };
 use crate::plan::{Change, OpenAs, Step, World};
-use crate::store::records::{self, Txn};
+use crate::store::records::{self, Records, Txn};
 use crate::store::{self, BlobId, Stream};
 
 use super::live::{Entry, Registry};
 use super::output;
 use super::process::{LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent};
 use super::pump::{Pump, State};
+use super::slots::Slots;
 use super::{Controller, ObjectKey, Queue};
 
 /// How far reading runs ahead of the pump. Small: a waiting event may hold a line of 10 MiB.
@@ -131,6 +133,32 @@ impl Controller {
                 Ok(())
             }
         }
+    }
+
+    /// The record of a session is gone. A process that is left of it (the store was put back to an
+    /// older state) goes too.
+    pub(super) fn abandon(&self, key: &ObjectKey) {
+        for (uid, entry) in self.registry.of_key(key) {
+            if matches!(entry.view().stage, Stage::Empty { .. }) {
+                self.registry.forget(&uid);
+            } else {
+                tracing::warn!(session = %key, %uid, "a process without a record is killed");
+                entry.control.kill_tree();
+            }
+        }
+    }
+
+    /// Writes who holds the slots, beside any pass.
+    pub(super) async fn write_holders(
+        &self,
+        slots: &mut Slots,
+        holders: Vec<Holder>,
+    ) -> Result<(), records::Error> {
+        let txn = slots.write(Txn::new(), &holders);
+        slots.begin();
+        let rev = txn.commit(self.records.store().as_ref()).await?;
+        slots.written(holders, rev);
+        Ok(())
     }
 
     fn entry(&self, session: &Uid) -> Result<Arc<Entry>, Error> {
@@ -477,6 +505,15 @@ impl Start {
 /// Whether a turn, as it was just recorded, is not in this daemon's hands (any more).
 const fn is_let_go(turn: &Turn) -> bool {
     turn.status.phase.is_final() || matches!(turn.status.phase, TurnPhase::Pending)
+}
+
+/// Removes what was written for a turn that went in the same moment. What fails here is removed by
+/// the sweep at the next start.
+pub(super) async fn drop_blobs(records: &Records, turn: Uid) {
+    let txn = Txn::new().drop_blobs(turn);
+    if let Err(error) = txn.commit(records.store().as_ref()).await {
+        tracing::warn!(%error, "late output of a turn that is gone could not be removed");
+    }
 }
 
 /// The commit of a change: every record by compare-and-swap on what the world holds.

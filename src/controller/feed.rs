@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::report::Trigger;
 use crate::api::{Kind, Name, Namespace, TurnSpec};
 use crate::plan::is_taken;
-use crate::store::records::{self, Txn, decode};
+use crate::store::records::{self, decode};
 use crate::store::{Change, Key, Rev, Watch, keys};
 
 use super::{Controller, ObjectKey, RESYNC_EVERY, lock};
@@ -165,10 +165,7 @@ impl Controller {
         }
         if let Some(holders) = slots.without(&gone) {
             tracing::warn!(turns = gone.len(), "slots were held by turns that have ended");
-            let txn = slots.write(Txn::new(), &holders);
-            slots.begin();
-            let rev = txn.commit(self.records.store().as_ref()).await?;
-            slots.written(holders, rev);
+            self.write_holders(&mut slots, holders).await?;
         }
         Ok(())
     }

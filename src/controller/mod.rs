@@ -37,7 +37,6 @@ use crate::api::{Dur, Name, Namespace, Uid};
 use crate::clock::{Mono, Now, SharedClock};
 use crate::plan::capacity::Limits;
 use crate::plan::line::Line;
-use crate::plan::world::Stage;
 use crate::plan::{Plan, Requeue, World, plan};
 use crate::ports;
 use crate::store::SharedBlobs;
@@ -252,19 +251,6 @@ impl Controller {
         let offered = lock(&self.line).offer(slots.holders(), self.options.limits);
         for key in offered {
             self.queue.add(key, Trigger::Watch);
-        }
-    }
-
-    /// The record of a session is gone. A process that is left of it (the store was put back to an
-    /// older state) goes too.
-    fn abandon(&self, key: &ObjectKey) {
-        for (uid, entry) in self.registry.of_key(key) {
-            if matches!(entry.view().stage, Stage::Empty { .. }) {
-                self.registry.forget(&uid);
-            } else {
-                tracing::warn!(session = %key, %uid, "a process of a session without a record is killed");
-                entry.control.kill_tree();
-            }
         }
     }
 

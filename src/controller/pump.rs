@@ -389,7 +389,7 @@ impl Pump {
         match outcome {
             Ok(()) if is_late => {
                 if matches!(is_stored(&self.records, &turn).await, Ok(false)) {
-                    drop_blobs(&self.records, turn).await;
+                    super::act::drop_blobs(&self.records, turn).await;
                     self.state.output = None;
                 }
             }
@@ -424,15 +424,6 @@ impl Drop for Pump {
 /// Whether a turn's record is there.
 async fn is_stored(records: &Records, turn: &Uid) -> Result<bool, records::Error> {
     Ok(records.by_uid::<TurnSpec>(turn).await?.is_some())
-}
-
-/// Removes what was written for a turn that went in the same moment. What fails here is removed by
-/// the sweep at the next start.
-async fn drop_blobs(records: &Records, turn: Uid) {
-    let txn = records::Txn::new().drop_blobs(turn);
-    if let Err(error) = txn.commit(records.store().as_ref()).await {
-        tracing::warn!(%error, "late output of a turn that is gone could not be removed");
-    }
 }
 
 const fn is_progress(kind: &UpdateKind) -> bool {

@@ -258,7 +258,11 @@ mod tests {
 
     #[test]
     fn set_goes_over_the_file_and_the_file_over_the_default() {
-        let file = json!({"limits": {"inbox": 5, "promptBytes": "1Ki"}, "listen": "127.0.0.1:0"});
+        let file = json!({
+            "limits": {"inbox": 5, "promptBytes": "1Ki"},
+            "listen": "127.0.0.1:0",
+            "allowedHosts": ["agents.example"],
+        });
         let loaded = load(Some(&file), &sets(&["limits.inbox=7", "manifests=/a, /b"])).unwrap();
         assert_eq!(loaded.config.limits.inbox, 7);
         assert_eq!(loaded.config.limits.prompt_bytes.get(), 1024);
@@ -273,10 +277,12 @@ mod tests {
         assert_eq!(
             paths,
             [
-                ("limits.inbox", false),
-                ("limits.promptBytes", false),
+                // Those that SIGHUP takes over would come first.
+                ("allowedHosts", false),
                 ("listen", true),
-                ("manifests", true)
+                ("manifests", true),
+                ("limits.inbox", true),
+                ("limits.promptBytes", true),
             ]
         );
     }
