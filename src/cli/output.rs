@@ -237,5 +237,9 @@ mod tests {
         assert_eq!(write(Output::Name), "session/a\n");
         assert_eq!(serde_json::from_str::<Value>(&write(Output::Json)).unwrap(), list);
         assert!(write(Output::Yaml).starts_with("items:\n"));
+        let empty = json!({"items": [], "kind": "SessionList"});
+        let mut out = Vec::new();
+        Output::Yaml.write(&empty, resource, &mut out).unwrap();
+        assert!(out.ends_with(b"\n") && !out.ends_with(b"\n\n"), "{out:?}");
     }
 }
