@@ -177,6 +177,14 @@ async fn a_file_is_applied_changed_shown_and_deleted() {
     assert_eq!(daemon.run(&["get", "se", "-o", "name", "-l", "team=x"]).await, "session/a\n");
     assert_eq!(daemon.run(&["get", "se", "-o", "name", "-l", "team!=x"]).await, "");
     assert!(daemon.run(&["get", "agent/echo", "-o", "yaml"]).await.contains("kind: Agent"));
+    let tables = daemon.run(&["get", "agents,se"]).await;
+    assert!(tables.contains("\nagent/echo ") && tables.contains("\n\nNAME"), "{tables}");
+    assert!(tables.contains("\nsession/a "), "{tables}");
+    assert_eq!(daemon.run(&["get", "agents,se", "-o", "name"]).await, "agent/echo\nsession/a\n");
+    let both: Value =
+        serde_json::from_str(&daemon.run(&["get", "ag,se", "-o", "json"]).await).unwrap();
+    assert_eq!((&both["kind"], &both["items"][1]["kind"]), (&json!("List"), &json!("Session")));
+    assert_eq!(daemon.refused(&["get", "agents,se", "a"]).await.0, 2);
     let list = daemon.run(&["get", "se", "-o", "json"]).await;
     assert_eq!(serde_json::from_str::<Value>(&list).unwrap()["kind"], "SessionList");
 
