@@ -40,7 +40,7 @@ impl Doctor {
         }
         let is_ready = told["ready"] == json!(true);
         let conditions = told["conditions"].as_array().map_or(&[][..], Vec::as_slice);
-        let faults = conditions.iter().filter(|one| !is_well(one)).count();
+        let faults: Vec<String> = conditions.iter().filter(|one| !is_well(one)).map(said).collect();
         match self.output {
             Form::Json => writeln!(context.out, "{told:#}")?,
             Form::Text => {
@@ -50,28 +50,27 @@ impl Doctor {
                 writeln!(context.out, "ready       {}", if is_ready { "yes" } else { "no" })?;
                 for one in conditions {
                     let mark = if is_well(one) { "ok " } else { "BAD" };
-                    let message = text(one, "/message");
-                    let separator = if message.is_empty() { "" } else { ": " };
-                    writeln!(
-                        context.out,
-                        "{mark}         {}={} {}{separator}{message}",
-                        text(one, "/type"),
-                        text(one, "/status"),
-                        text(one, "/reason"),
-                    )?;
+                    writeln!(context.out, "{mark}         {}", said(one))?;
                 }
             }
         }
-        if is_ready && faults == 0 {
-            Ok(())
-        } else if is_ready {
-            Err(Failure::Failed(format!("{faults} of the daemon's conditions are bad")))
-        } else {
-            Err(Failure::Failed(
-                "the daemon is not ready: it clears leftovers and reads the manifests first; \
-                 ask again in a moment"
-                    .to_owned(),
-            ))
+        match (is_ready, faults.as_slice()) {
+            (true, []) => Ok(()),
+            (true, faults) => {
+                Err(Failure::Failed(format!("it is not well: {}", faults.join("; "))))
+            }
+            (false, _) => {
+                // A condition that is merely unknown keeps nothing from being ready.
+                let why: Vec<String> =
+                    conditions.iter().filter(|one| is_bad(one)).map(said).collect();
+                Err(Failure::Failed(if why.is_empty() {
+                    "the daemon is not ready: it clears leftovers and reads the manifests first; \
+                     ask again in a moment"
+                        .to_owned()
+                } else {
+                    format!("the daemon is not ready: {}", why.join("; "))
+                }))
+            }
         }
     }
 }
@@ -80,4 +79,21 @@ impl Doctor {
 fn is_well(condition: &Value) -> bool {
     let wanted = if text(condition, "/type") == "DiskPressure" { "False" } else { "True" };
     text(condition, "/status") == wanted
+}
+
+/// Whether a condition says that something is wrong, rather than nothing.
+fn is_bad(condition: &Value) -> bool {
+    !is_well(condition) && matches!(text(condition, "/status"), "True" | "False")
+}
+
+/// A condition in one line.
+fn said(condition: &Value) -> String {
+    let message = text(condition, "/message");
+    let separator = if message.is_empty() { "" } else { ": " };
+    format!(
+        "{}={} {}{separator}{message}",
+        text(condition, "/type"),
+        text(condition, "/status"),
+        text(condition, "/reason"),
+    )
 }

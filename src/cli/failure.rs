@@ -3,6 +3,11 @@
 
 use serde_json::Value;
 
+/// How Kubernetes, and we with it, say that somebody else was faster.
+const MODIFIED: &str = "the object has been modified";
+/// How the daemon says that a session takes no more turns.
+const NO_SESSION: &str = "make a new session";
+
 /// Why a verb failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Failure {
@@ -82,8 +87,12 @@ impl Failure {
                 Some("`spawnlet get KIND -A` lists what there is")
             }
             Self::Refused { code: 410, .. } => Some("run the command again"),
-            Self::Refused { code: 409, reason, .. } if reason == "Conflict" => {
+            // `Conflict` has many causes; only the sentence tells them apart.
+            Self::Refused { code: 409, message, .. } if message.contains(MODIFIED) => {
                 Some("somebody else was faster; look at the object and run the command again")
+            }
+            Self::Refused { code: 409, message, .. } if message.contains(NO_SESSION) => {
+                Some("`spawnlet prompt --agent AGENT` makes a new session and prompts it")
             }
             _ => None,
         }

@@ -1,7 +1,7 @@
 //! `spawnlet get`.
 
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Context;
 use super::client::{Client, TABLE, collection, item, with_query};
@@ -17,7 +17,7 @@ const PAGE: &str = "500";
 #[derive(Debug, Args)]
 pub(super) struct Get {
     /// A kind (sessions, se, turns, agents, workspaces, events, namespaces, reconcilereports,
-    /// manifests), or KIND/NAME.
+    /// manifests), several with commas between them, or KIND/NAME.
     kind: String,
     /// The object's name or uid; all of the kind if absent.
     name: Option<String>,
@@ -59,6 +59,9 @@ pub(super) fn parse_subject(
 
 impl Get {
     pub(super) async fn run(self, context: &mut Context<'_>) -> Result<(), Failure> {
+        if self.kind.contains(',') {
+            return self.several(context).await;
+        }
         let (resource, name) = parse_subject(&self.kind, self.name.as_deref())?;
         if self.watch && !resource.verbs().contains(&"watch") {
             return Err(Failure::Usage(format!("{} cannot be watched", resource.plural())));
@@ -76,10 +79,7 @@ impl Get {
         }
         let with_namespace = self.all_namespaces && resource.is_namespaced();
         let mut printer = TablePrinter::new(self.output == Output::Wide, with_namespace);
-        let selectors = [
-            ("labelSelector", self.selector.as_deref().unwrap_or_default()),
-            ("fieldSelector", self.field_selector.as_deref().unwrap_or_default()),
-        ];
+        let selectors = self.selectors();
         let path = collection(resource, namespace);
         let version = if self.output.is_table() {
             self.tables(&client, &path, &selectors, resource, &mut printer, context).await?
@@ -99,6 +99,58 @@ impl Get {
             query.extend([("watch", "1"), ("resourceVersion", version.as_str())]);
             let path = with_query(&path, &query);
             return self.follow(&client, &path, resource, printer, context).await;
+        }
+        Ok(())
+    }
+
+    fn selectors(&self) -> [(&'static str, &str); 2] {
+        [
+            ("labelSelector", self.selector.as_deref().unwrap_or_default()),
+            ("fieldSelector", self.field_selector.as_deref().unwrap_or_default()),
+        ]
+    }
+
+    /// All objects of several kinds: a table a kind, or one list.
+    async fn several(&self, context: &mut Context<'_>) -> Result<(), Failure> {
+        if self.watch || self.name.is_some() || self.kind.contains('/') {
+            return Err(Failure::Usage(
+                "several kinds are listed only: leave names and --watch out".to_owned(),
+            ));
+        }
+        let kinds = self
+            .kind
+            .split(',')
+            .map(|kind| parse_subject(kind, None).map(|(resource, _)| resource))
+            .collect::<Result<Vec<_>, _>>()?;
+        let client = context.client()?;
+        let namespace = (!self.all_namespaces).then(|| context.namespace.clone());
+        let (mut has_printed, mut all) = (false, Vec::new());
+        for resource in kinds {
+            let path = collection(resource, namespace.as_deref());
+            if self.output.is_table() {
+                let with_namespace = self.all_namespaces && resource.is_namespaced();
+                let mut printer = TablePrinter::new(self.output == Output::Wide, with_namespace)
+                    .one_of_many(resource.singular(), has_printed);
+                let selectors = self.selectors();
+                self.tables(&client, &path, &selectors, resource, &mut printer, context).await?;
+                has_printed |= printer.has_printed();
+                continue;
+            }
+            let mut list = whole_list(&client, &path, &self.selectors()).await?;
+            if self.output == Output::Name {
+                self.output.write(&list, resource, context.out)?;
+            } else if let Some(items) = list["items"].as_array_mut() {
+                // Items of a list need not say what they are; among others they must.
+                for item in items.iter_mut() {
+                    item["apiVersion"] = json!(resource.api_version());
+                    item["kind"] = json!(resource.kind());
+                }
+                all.append(items);
+            }
+        }
+        if matches!(self.output, Output::Json | Output::Yaml) {
+            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": all});
+            self.output.write(&list, Resource::Reports, context.out)?;
         }
         Ok(())
     }

@@ -31,6 +31,7 @@ mod tests;
 mod validate;
 mod version;
 mod wait;
+mod waiting;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -53,8 +54,10 @@ Exit codes:
   4   prompt: a clock or a budget ended the turn
   65  the data was refused: a file or a field is wrong
   69  the daemon cannot be reached
-  75  try again: a limit, a time-out, history that is gone, a turn that was interrupted
-  77  not allowed: the token, or an object that belongs to a manifest file";
+  75  try again: a limit, a time-out, history that is gone, a turn that was interrupted;
+      serve: another daemon has the data directory
+  77  not allowed: the token, or an object that belongs to a manifest file
+  78  serve: the configuration is wrong";
 
 /// spawnlet keeps coding agents as declarative records and drives their processes toward them.
 #[derive(Debug, Parser)]

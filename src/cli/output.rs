@@ -92,6 +92,9 @@ pub(super) struct TablePrinter {
     is_wide: bool,
     with_namespace: bool,
     is_header_done: bool,
+    /// Stands before each name, where a table is one of several.
+    prefix: Option<&'static str>,
+    is_after_another: bool,
     widths: Vec<usize>,
 }
 
@@ -100,9 +103,29 @@ impl TablePrinter {
         Self { is_wide, with_namespace, ..Self::default() }
     }
 
+    /// One of several tables: names get their kind, and an empty line goes before it if another
+    /// table was printed.
+    pub(super) const fn one_of_many(mut self, kind: &'static str, is_after_another: bool) -> Self {
+        self.prefix = Some(kind);
+        self.is_after_another = is_after_another;
+        self
+    }
+
+    /// Whether anything was printed.
+    pub(super) const fn has_printed(&self) -> bool {
+        self.is_header_done
+    }
+
     /// Prints a `Table` and tells how many rows it had.
     pub(super) fn print(&mut self, table: &Value, out: &mut dyn Write) -> Result<usize, Failure> {
-        let (header, rows) = self.cells(table);
+        let (header, mut rows) = self.cells(table);
+        if let Some(prefix) = self.prefix
+            && let Some(column) = header.iter().position(|name| name == "NAME")
+        {
+            for cell in rows.iter_mut().filter_map(|row| row.get_mut(column)) {
+                *cell = format!("{prefix}/{cell}");
+            }
+        }
         if rows.is_empty() {
             return Ok(0);
         }
@@ -114,6 +137,9 @@ impl TablePrinter {
             }
         }
         if !std::mem::replace(&mut self.is_header_done, true) {
+            if self.is_after_another {
+                writeln!(out)?;
+            }
             self.line(&header, out)?;
         }
         for row in &rows {
@@ -237,5 +263,9 @@ mod tests {
         assert_eq!(write(Output::Name), "session/a\n");
         assert_eq!(serde_json::from_str::<Value>(&write(Output::Json)).unwrap(), list);
         assert!(write(Output::Yaml).starts_with("items:\n"));
+        let empty = json!({"items": [], "kind": "SessionList"});
+        let mut out = Vec::new();
+        Output::Yaml.write(&empty, resource, &mut out).unwrap();
+        assert!(out.ends_with(b"\n") && !out.ends_with(b"\n\n"), "{out:?}");
     }
 }

@@ -15,6 +15,7 @@ use super::failure::Failure;
 use super::get::eprint_line;
 use super::observe::{Subject, until};
 use super::output::{Output, text};
+use super::waiting;
 use crate::api::Kind;
 use crate::rest::{printable, resource::Resource};
 
@@ -79,10 +80,7 @@ impl Prompt {
             self.output.unwrap_or(Output::Name).write(&turn, TURN, context.out)?;
             return Ok(ExitCode::SUCCESS);
         }
-        if self.output.is_none() {
-            show(&client, &session, &name, context).await?;
-        }
-        let turn = ended(&client, &context.namespace, &name).await?;
+        let turn = self.outcome_of(&client, &session, &name, context).await?;
         if let Some(output) = self.output {
             output.write(&turn, TURN, context.out)?;
         }
@@ -91,6 +89,32 @@ impl Prompt {
             eprint_line(&outcome(&name, &turn));
         }
         Ok(ExitCode::from(code))
+    }
+
+    /// The turn at its end. Until then its answer is shown, if that is wanted, and what it waits
+    /// for.
+    async fn outcome_of(
+        &self,
+        client: &Client,
+        session: &str,
+        turn: &str,
+        context: &mut Context<'_>,
+    ) -> Result<Value, Failure> {
+        let namespace = context.namespace.clone();
+        let subject = Subject { resource: SESSION, namespace: &namespace, name: session };
+        let telling = waiting::tell(client, subject, turn, waiting::QUIET, eprint_line);
+        let ending = async {
+            if self.output.is_none() {
+                show(client, session, turn, context).await?;
+            }
+            ended(client, &namespace, turn).await
+        };
+        tokio::pin!(ending);
+        tokio::select! {
+            turn = &mut ending => turn,
+            // What goes wrong with it goes wrong with the turn's own watch too, or does not matter.
+            _ = telling => ending.await,
+        }
     }
 
     /// The session, if one is named, and the words of the prompt.

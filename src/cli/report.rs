@@ -14,7 +14,7 @@ use crate::rest::resource::Resource;
 pub(super) struct Report {
     /// KIND/NAME; all objects of the namespace if absent.
     object: Option<String>,
-    /// Only what does not converge, with why and the next try.
+    /// Only what failed, backs off or waits now, with why and the next try.
     #[arg(long)]
     failing: bool,
     /// All namespaces.
@@ -55,7 +55,11 @@ impl Report {
         let table = client.table(&path).await?;
         let mut printer = TablePrinter::new(self.output == Output::Wide, self.all_namespaces);
         if printer.print(&table, context.out)? == 0 {
-            eprint_line(if self.failing { "everything converges" } else { "no reports found" });
+            eprint_line(if self.failing {
+                "nothing failed, backs off or waits"
+            } else {
+                "no reports found"
+            });
         }
         Ok(())
     }

@@ -100,7 +100,7 @@ spec: {{agent: echo, cwd: /tmp{title}}}
 fn the_command_line_is_well_formed_and_documents_its_exit_codes() {
     Cli::command().debug_assert();
     let help = Cli::command().render_long_help().to_string();
-    for code in ["65", "69", "75", "77"] {
+    for code in ["65", "69", "75", "77", "78"] {
         assert!(help.contains(&format!("  {code}  ")), "{help}");
     }
 }
@@ -177,6 +177,14 @@ async fn a_file_is_applied_changed_shown_and_deleted() {
     assert_eq!(daemon.run(&["get", "se", "-o", "name", "-l", "team=x"]).await, "session/a\n");
     assert_eq!(daemon.run(&["get", "se", "-o", "name", "-l", "team!=x"]).await, "");
     assert!(daemon.run(&["get", "agent/echo", "-o", "yaml"]).await.contains("kind: Agent"));
+    let tables = daemon.run(&["get", "agents,se"]).await;
+    assert!(tables.contains("\nagent/echo ") && tables.contains("\n\nNAME"), "{tables}");
+    assert!(tables.contains("\nsession/a "), "{tables}");
+    assert_eq!(daemon.run(&["get", "agents,se", "-o", "name"]).await, "agent/echo\nsession/a\n");
+    let both: Value =
+        serde_json::from_str(&daemon.run(&["get", "ag,se", "-o", "json"]).await).unwrap();
+    assert_eq!((&both["kind"], &both["items"][1]["kind"]), (&json!("List"), &json!("Session")));
+    assert_eq!(daemon.refused(&["get", "agents,se", "a"]).await.0, 2);
     let list = daemon.run(&["get", "se", "-o", "json"]).await;
     assert_eq!(serde_json::from_str::<Value>(&list).unwrap()["kind"], "SessionList");
 
@@ -286,6 +294,58 @@ async fn a_detached_prompt_prints_the_turn_and_makes_a_session_of_an_agent() {
 }
 
 #[tokio::test]
+async fn what_a_prompt_waits_for_is_told_whenever_it_changes() {
+    let daemon = Daemon::start().await;
+    let data_dir = daemon.path().display().to_string();
+    let cli = Cli::try_parse_from(["spawnlet", "--data-dir", &data_dir, "doctor"]).unwrap();
+    let client = Client::new(Connection::find(&cli.global, |_| None).unwrap());
+    let mut waiting = session("s", "Pending", json!({}));
+    waiting["status"]["reason"] = json!("AgentNotFound");
+    daemon.api.put(Kind::Session, waiting).await;
+    let mut next = ["Starting", "Running"].into_iter();
+    let (said, mut heard) = tokio::sync::mpsc::channel(8);
+    let subject = observe::Subject {
+        resource: crate::rest::resource::Resource::Records(Kind::Session),
+        namespace: "default",
+        name: "s",
+    };
+    let telling = waiting::tell(&client, subject, "t", std::time::Duration::ZERO, |why| {
+        said.try_send(why.to_owned()).unwrap();
+    });
+    let changing = async {
+        let mut all = Vec::new();
+        for phase in next.by_ref() {
+            all.push(heard.recv().await.unwrap());
+            let mut changed = session("s", phase, json!({}));
+            changed["status"]["activeTurn"] = json!("t");
+            daemon.api.put(Kind::Session, changed).await;
+        }
+        all
+    };
+    let (told, all) = tokio::join!(telling, changing);
+    told.unwrap();
+    assert_eq!(all, ["waiting: Pending AgentNotFound", "waiting: Starting"]);
+}
+
+#[tokio::test]
+async fn a_prompt_to_an_ended_session_is_told_how_to_make_a_new_one() {
+    let daemon = Daemon::start().await;
+    let file = daemon.file("a.yaml", &session_yaml(""));
+    daemon.run(&["apply", "-f", &file]).await;
+    daemon.run(&["stop", "a"]).await;
+    let failure = daemon.try_run(&["prompt", "a", "hi"]).await.0.unwrap_err();
+    assert_eq!(failure.exit_code(), 65, "{failure}");
+    assert!(failure.hint().unwrap().contains("spawnlet prompt --agent"), "{failure}");
+    let modified = Failure::of_status(
+        409,
+        br#"{"reason":"Conflict","message":"x: the object has been modified; please"}"#,
+    );
+    assert!(modified.hint().unwrap().contains("somebody else"));
+    let precondition = Failure::of_status(409, br#"{"reason":"Conflict","message":"uid is a"}"#);
+    assert_eq!(precondition.hint(), None);
+}
+
+#[tokio::test]
 async fn logs_responses_reports_and_events_are_shown() {
     let daemon = Daemon::start().await;
     daemon.api.put(Kind::Session, session("s", "Idle", json!({}))).await;
@@ -330,7 +390,17 @@ async fn doctor_version_and_completion_answer() {
     assert_eq!(version["daemon"]["gitVersion"], "v1.37.0+spawnlet.0.1.0");
     let unready = &daemon.api.ports.is_unready;
     unready.store(true, std::sync::atomic::Ordering::SeqCst);
-    assert_eq!(daemon.refused(&["doctor"]).await.0, 1);
+    let (code, message) = daemon.refused(&["doctor"]).await;
+    assert_eq!((code, message.contains("ask again in a moment")), (1, true), "{message}");
+    let is_faulty = &daemon.api.ports.is_store_faulty;
+    is_faulty.store(true, std::sync::atomic::Ordering::SeqCst);
+    let (_, message) = daemon.refused(&["doctor"]).await;
+    assert_eq!(message, "the daemon is not ready: StoreAvailable=False ReadOnly");
+    let told = daemon.api.send("GET", "/readyz?verbose", &[], Body::empty()).await;
+    assert!(told.to_string().ends_with("readyz check failed: StoreAvailable\n"), "{told}");
+    unready.store(false, std::sync::atomic::Ordering::SeqCst);
+    let (_, message) = daemon.refused(&["doctor"]).await;
+    assert_eq!(message, "it is not well: StoreAvailable=False ReadOnly");
     assert!(daemon.run(&["completion", "bash"]).await.contains("spawnlet"));
     let (result, out) =
         run_verb(["spawnlet", "--server", "unix:/nowhere", "version"].into_iter()).await;

@@ -35,29 +35,37 @@ pub(super) fn ready(state: &State, headers: &HeaderMap, query: &Query) -> Respon
     for condition in &conditions {
         text.push_str(&verbose_line(condition));
     }
-    text.push_str(if is_ready {
-        "readyz check passed\n"
+    let bad: Vec<&str> =
+        conditions.iter().filter(|one| is_bad(one)).map(|one| one.kind.as_str()).collect();
+    if is_ready {
+        text.push_str("readyz check passed\n");
+    } else if bad.is_empty() {
+        text.push_str(
+            "readyz check failed: leftovers are cleared and every manifest directory is listed \
+             and applied once before the daemon is ready\n",
+        );
     } else {
-        "readyz check failed: leftovers are cleared and every manifest directory is listed and \
-         applied once before the daemon is ready\n"
-    });
+        text.push_str(&format!("readyz check failed: {}\n", bad.join(", ")));
+    }
     text_response(code, text)
+}
+
+/// Of all daemon conditions only `DiskPressure` is bad when it holds; `Unknown` is neither.
+fn is_bad(condition: &Condition) -> bool {
+    match condition.status {
+        ConditionStatus::True => condition.kind == "DiskPressure",
+        ConditionStatus::False => condition.kind != "DiskPressure",
+        ConditionStatus::Unknown => false,
+    }
 }
 
 fn verbose_line(condition: &Condition) -> String {
     let Condition { kind, reason, message, .. } = condition;
     let separator = if message.is_empty() { "" } else { ": " };
     match condition.status {
-        // Of all daemon conditions only this one is bad when it holds.
-        ConditionStatus::True if kind != "DiskPressure" => {
-            format!("[+]{kind} ok: {reason}{separator}{message}\n")
-        }
-        ConditionStatus::False if kind == "DiskPressure" => {
-            format!("[+]{kind} none: {reason}{separator}{message}\n")
-        }
-        ConditionStatus::True | ConditionStatus::False => {
-            format!("[-]{kind} failed: {reason}{separator}{message}\n")
-        }
         ConditionStatus::Unknown => format!("[?]{kind} unknown: {reason}{separator}{message}\n"),
+        _ if is_bad(condition) => format!("[-]{kind} failed: {reason}{separator}{message}\n"),
+        ConditionStatus::True => format!("[+]{kind} ok: {reason}{separator}{message}\n"),
+        ConditionStatus::False => format!("[+]{kind} none: {reason}{separator}{message}\n"),
     }
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::query::Query;
 use super::read::{object_of, pointed};
 use super::resource::Resource;
+use super::selector::Filter;
 use super::status::Failure;
 use super::view::{ListMeta, View};
 use super::{State, ok};
@@ -19,7 +20,7 @@ use crate::store::{Record, keys};
 const REPORTS_DEFAULT: usize = 500;
 
 /// Reports, newest first: of one object (`object=Kind/namespace/name` or a uid), of a namespace,
-/// or of all; with `failing=true` the newest of each object that does not converge.
+/// or of all; with `failing=true` the newest of each object, if that failed, backs off or waits.
 pub(super) async fn reports(
     state: &State,
     namespace: Option<&str>,
@@ -27,6 +28,7 @@ pub(super) async fn reports(
     query: &Query,
 ) -> Result<Response, Failure> {
     let view = View::of(headers, query)?;
+    let filter = Filter::of(Resource::Reports, query)?;
     let is_failing = query.bool("failing")?;
     let limit = query
         .number("limit")?
@@ -49,8 +51,11 @@ pub(super) async fn reports(
         .collect::<Result<Vec<Value>, Failure>>()?;
     if is_failing {
         reports = newest_of_each(reports);
-        reports.retain(|report| matches!(text(report, "outcome"), "BackOff" | "Failed"));
+        reports
+            .retain(|report| matches!(text(report, "outcome"), "BackOff" | "Failed" | "Waiting"));
+        reports = of_what_is_there(state, reports).await?;
     }
+    reports.retain(|report| filter.matches(report));
     reports.sort_by(|left, right| {
         (text(right, "startedAt"), number(right)).cmp(&(text(left, "startedAt"), number(left)))
     });
@@ -97,6 +102,17 @@ fn newest_of_each(reports: Vec<Value>) -> Vec<Value> {
     newest.into_values().collect()
 }
 
+/// Without the reports of deleted objects, which outlive them: those wait for nothing.
+async fn of_what_is_there(state: &State, reports: Vec<Value>) -> Result<Vec<Value>, Failure> {
+    let mut there = Vec::with_capacity(reports.len());
+    for report in reports {
+        if state.store.get(&keys::uid(&Uid::new(text(&report, "uid")))).await?.is_some() {
+            there.push(report);
+        }
+    }
+    Ok(there)
+}
+
 /// The uid that `Kind/namespace/name`, `Kind/name` (cluster kinds) or a uid stands for.
 async fn uid_of(state: &State, object: &str) -> Result<Uid, Failure> {
     let wrong = || {
@@ -140,6 +156,7 @@ pub(super) async fn manifests(
     query: &Query,
 ) -> Result<Response, Failure> {
     let view = View::of(headers, query)?;
+    let filter = Filter::of(Resource::Manifests, query)?;
     let rev = state.store.head().await?;
     let items = state
         .manifests
@@ -154,6 +171,7 @@ pub(super) async fn manifests(
             }
             value
         })
+        .filter(|manifest| filter.matches(manifest))
         .collect();
     let meta = ListMeta { resource_version: rev.to_string(), next: None };
     Ok(ok(&view.list(Resource::Manifests, items, &meta, state.clock.now().time)))

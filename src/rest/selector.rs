@@ -39,9 +39,16 @@ impl Filter {
     ///
     /// # Errors
     ///
-    /// 400 for what is malformed, and for a field that the resource cannot be selected by.
+    /// 400 for what is malformed, for a field that the resource cannot be selected by, and for
+    /// labels where the resource has none.
     pub(super) fn of(resource: Resource, query: &Query) -> Result<Self, Failure> {
         let labels = match query.get("labelSelector") {
+            Some(_) if !has_labels(resource) => {
+                return Err(Failure::bad_request(format!(
+                    "labelSelector: {} have no labels",
+                    resource.plural()
+                )));
+            }
             Some(text) => parse_labels(text).map_err(|why| {
                 Failure::bad_request(format!(
                     "labelSelector {text:?}: {why}; expected such as a=b, a!=b, a in (b,c), \
@@ -120,10 +127,13 @@ const fn selectable(resource: Resource) -> &'static [&'static str] {
             "source",
             "type",
         ],
-        Resource::Records(Kind::Agent | Kind::Workspace)
-        | Resource::Reports
-        | Resource::Manifests => &[],
+        Resource::Reports => &["object.kind", "object.name", "object.namespace", "outcome"],
+        Resource::Records(Kind::Agent | Kind::Workspace) | Resource::Manifests => &[],
     }
+}
+
+const fn has_labels(resource: Resource) -> bool {
+    matches!(resource, Resource::Records(_))
 }
 
 fn is_selectable(resource: Resource, field: &str) -> bool {

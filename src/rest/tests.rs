@@ -36,6 +36,7 @@ pub(crate) struct Ports {
     pub(crate) activity: Mutex<Option<LiveActivity>>,
     pub(crate) manifests: Mutex<Vec<Manifest>>,
     pub(crate) is_unready: std::sync::atomic::AtomicBool,
+    pub(crate) is_store_faulty: std::sync::atomic::AtomicBool,
 }
 
 impl Live for Ports {
@@ -61,8 +62,10 @@ impl Health for Ports {
         !self.is_unready.load(std::sync::atomic::Ordering::SeqCst)
     }
     fn conditions(&self) -> Vec<Condition> {
+        let is_faulty = self.is_store_faulty.load(std::sync::atomic::Ordering::SeqCst);
+        let (status, reason) = if is_faulty { ("False", "ReadOnly") } else { ("True", "Open") };
         serde_json::from_value(json!([
-            {"type": "StoreAvailable", "status": "True", "reason": "Open",
+            {"type": "StoreAvailable", "status": status, "reason": reason,
              "lastTransitionTime": "2026-01-01T00:00:00Z"},
             {"type": "DiskPressure", "status": "False", "reason": "Enough",
              "lastTransitionTime": "2026-01-01T00:00:00Z"},

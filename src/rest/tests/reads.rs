@@ -288,11 +288,19 @@ async fn core_events_are_found_by_the_object_that_they_are_about() {
 #[tokio::test]
 async fn reports_are_newest_first_and_failing_ones_can_be_asked_for() {
     let api = Fixture::new();
-    api.put(Kind::Session, session("a", "Idle", json!({}))).await;
-    api.put(Kind::Session, session("b", "Idle", json!({}))).await;
-    for (name, sequence, outcome) in
-        [("a", 1, "BackOff"), ("a", 2, "Converged"), ("b", 1, "Progressing"), ("b", 2, "Failed")]
-    {
+    for name in ["a", "b", "w", "k", "p"] {
+        api.put(Kind::Session, session(name, "Idle", json!({}))).await;
+    }
+    for (name, sequence, outcome) in [
+        ("a", 1, "BackOff"),
+        ("a", 2, "Converged"),
+        ("b", 1, "Progressing"),
+        ("b", 2, "Failed"),
+        ("w", 1, "Waiting"),
+        ("k", 0, "BackOff"),
+        ("p", 0, "Progressing"),
+        ("deleted", 1, "Failed"),
+    ] {
         let report = json!({
             "object": {"apiVersion": "v", "kind": "Session", "namespace": "default", "name": name},
             "uid": uid(name), "generation": 1, "sequence": sequence, "trigger": "watch",
@@ -313,11 +321,27 @@ async fn reports_are_newest_first_and_failing_ones_can_be_asked_for() {
     assert_eq!(of_a["items"][0]["metadata"]["namespace"], "default");
     let by_uid = api.get(&format!("/reconcilereports?object={}&limit=1", uid("b"))).await.json();
     assert_eq!(outcomes(&by_uid), ["Failed"]);
-    assert_eq!(outcomes(&api.get("/reconcilereports?failing=true").await.json()), ["Failed"]);
+    let failing = api.get("/reconcilereports?failing=true").await.json();
+    assert_eq!(outcomes(&failing), ["Failed", "Waiting", "BackOff"]);
+    let selected = api.get("/reconcilereports?fieldSelector=object.name=a,outcome!=BackOff").await;
+    assert_eq!(outcomes(&selected.json()), ["Converged"]);
     let none = api.get("/namespaces/other/reconcilereports").await.json();
     assert!(outcomes(&none).is_empty());
     assert_eq!(api.get("/reconcilereports?object=Session/default/c").await.code, 404);
     assert_eq!(api.get("/reconcilereports?object=nonsense").await.code, 400);
+}
+
+#[tokio::test]
+async fn reports_and_manifests_refuse_selectors_that_they_do_not_know() {
+    let api = Fixture::new();
+    for resource in ["reconcilereports", "manifests"] {
+        for selector in ["fieldSelector=spec.color=red", "fieldSelector=x", "labelSelector=a=b"] {
+            let answer = api.get(&format!("/{resource}?{selector}")).await;
+            assert_eq!(answer.code, 400, "{resource} {selector}: {answer}");
+        }
+        let answer = api.get(&format!("/{resource}?fieldSelector=&labelSelector=")).await;
+        assert_eq!(answer.code, 200, "{resource}: {answer}");
+    }
 }
 
 #[tokio::test]
