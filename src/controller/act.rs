@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use crate::acp::connection::{self, Open, Unattended, connect};
 use crate::acp::roots::Roots;
@@ -315,6 +316,7 @@ impl Controller {
             stderr.clone(),
         ));
         self.registry.insert(world.session.metadata.uid.clone(), Arc::clone(&entry));
+        let stderr_end = CancellationToken::new();
         let pump = Pump {
             key: key.clone(),
             entry,
@@ -325,14 +327,17 @@ impl Controller {
             clock: Arc::clone(&self.clock),
             acp: acp_events,
             process: launched.events,
+            stderr_end: stderr_end.clone(),
             state: State::default(),
         };
-        self.spawn(async move {
-            let (_, _, drained) =
-                tokio::join!(service.run(), pump.run(), stderr.drain(launched.stderr));
-            if let Err(error) = drained {
+        let drain = async move {
+            if let Err(error) = stderr.drain(launched.stderr).await {
                 tracing::debug!(%error, "standard error could not be read to its end");
             }
+            stderr_end.cancel();
+        };
+        self.spawn(async move {
+            tokio::join!(service.run(), pump.run(), drain);
         });
     }
 

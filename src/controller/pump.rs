@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::acp::event::{self, Event, FailureKind, Update, UpdateKind};
 use crate::api::report::Trigger;
@@ -34,6 +35,9 @@ const TITLE_CHARS_MAX: usize = 120;
 /// Tool calls watched at once: an agent that opens more is not helped to live longer.
 const TOOL_CALLS_MAX: usize = 1024;
 
+/// How long the end of standard error is waited for once the tree is empty: a stranger may hold it.
+const STDERR_DRAIN: Duration = Duration::from_secs(1);
+
 /// The pump of one process.
 pub(super) struct Pump {
     pub(super) key: ObjectKey,
@@ -45,6 +49,8 @@ pub(super) struct Pump {
     pub(super) clock: SharedClock,
     pub(super) acp: mpsc::Receiver<Event>,
     pub(super) process: Box<dyn Events>,
+    /// Standard error was read to its end.
+    pub(super) stderr_end: CancellationToken,
     pub(super) state: State,
 }
 
@@ -91,6 +97,9 @@ impl Pump {
         }
         self.flush().await;
         if self.state.is_tree_empty {
+            // Nobody of the tree holds the pipe any more: its end is near, and what it said last is
+            // told.
+            let _ = tokio::time::timeout(STDERR_DRAIN, self.stderr_end.cancelled()).await;
             let status = self.state.exit.clone().unwrap_or_else(|| "unknown".to_owned());
             self.entry.view().stage = Stage::Empty { status };
         }
