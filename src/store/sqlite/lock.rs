@@ -150,7 +150,14 @@ fn open_checked(path: &Path) -> Result<File, OpenError> {
 fn take_lock(dir: &Path) -> Result<File, OpenError> {
     let path = dir.join(LOCK_FILE);
     let io = |source: std::io::Error| OpenError::Io { path: path.clone(), source };
-    let mut file = private_options().create(true).read(true).write(true).open(&path).map_err(io)?;
+    let opened = private_options().create(true).read(true).write(true).open(&path);
+    let mut file = opened.map_err(|error| OpenError::Directory {
+        path: dir.to_owned(),
+        reason: format!(
+            "its file {LOCK_FILE} cannot be opened for writing ({error}); make the directory and \
+             its files writable for this user, or name another data directory"
+        ),
+    })?;
     let mut tries = 0;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -14,6 +14,7 @@ mod ballast;
 mod blobs;
 mod feed;
 mod lock;
+mod mark;
 mod reader;
 mod schema;
 mod writer;
@@ -35,6 +36,7 @@ use tokio::task::JoinSet;
 use self::ballast::Ballast;
 use self::feed::{Feed, WATCH_CHANGES_MAX};
 use self::lock::DataDir;
+use self::mark::MARK_FILE;
 use self::reader::Readers;
 use self::writer::{Job, QUEUE_JOBS_MAX, Work, Writer};
 use super::{
@@ -132,6 +134,29 @@ pub enum OpenError {
          back, or remove {ID_FILE} to go on with this one"
     )]
     Mixed,
+    /// The store was further than its file is.
+    #[error(
+        "the store's newest revision is {head}, but {acknowledged} was acknowledged: the write-ahead \
+         log ({DATABASE_FILE}-wal) was cut or removed, or an older {DATABASE_FILE} was put back. Put \
+         the log or the newer file back, or remove {MARK_FILE} to go on with what is there or with \
+         a backup"
+    )]
+    Regressed {
+        /// The newest revision in the file.
+        head: u64,
+        /// The newest that was acknowledged.
+        acknowledged: u64,
+    },
+    /// The store has another commit where an acknowledged one was.
+    #[error(
+        "revision {rev} of the store is not the commit that was acknowledged: another copy of \
+         {DATABASE_FILE} was put back. Put the newest one back, or remove {MARK_FILE} to go on with \
+         what is there"
+    )]
+    Diverged {
+        /// The acknowledged revision.
+        rev: u64,
+    },
     /// The file is damaged.
     #[error("{DATABASE_FILE} is damaged ({0}): put a backup back")]
     Corrupt(String),
@@ -139,7 +164,7 @@ pub enum OpenError {
     #[error("the store could not be opened: {0}")]
     Engine(String),
     /// A file could not be read or written.
-    #[error("{}", .path.display())]
+    #[error("{}: {source}", .path.display())]
     Io {
         /// Which.
         path: PathBuf,
@@ -237,6 +262,9 @@ pub fn open(data_dir: &Path, options: Options) -> Result<(SqliteStore, Opened), 
     let dir = DataDir::claim(data_dir)?;
     let database = dir.file(DATABASE_FILE);
     let had_file = prepare_file(&dir, &database)?;
+    if had_file {
+        mark::check(&dir.file(MARK_FILE), &database)?;
+    }
     let mut connection = connect_writer(&database)?;
     let found = schema::inspect(&connection)?;
     let was_unclean = had_file && found > 0 && !dir.has_clean_mark();

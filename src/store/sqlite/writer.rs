@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::apply::{self, Effect};
 use super::feed::Revision;
+use super::mark::{MARK_FILE, MarkFile};
 use super::{OpenError, Shared, schema};
 use crate::api::Uid;
 use crate::store::{Append, Commit, Error, Rev};
@@ -117,6 +118,7 @@ pub(super) struct Writer {
     oldest: u64,
     /// The newest commit that was acknowledged, with its nonce.
     acknowledged: Option<(u64, u64)>,
+    mark: MarkFile,
     written_bytes: usize,
     /// How much is written between two checkpoints.
     checkpoint_bytes: usize,
@@ -124,7 +126,8 @@ pub(super) struct Writer {
 
 impl Writer {
     /// A writer on an open connection.
-    pub(super) fn new(shared: Arc<Shared>, connection: Connection) -> rusqlite::Result<Self> {
+    pub(super) fn new(shared: Arc<Shared>, connection: Connection) -> Result<Self, OpenError> {
+        let mark = MarkFile::open(&shared.dir.file(MARK_FILE))?;
         let head = schema::head(&connection)?;
         let oldest = schema::oldest(&connection)?;
         // What the log holds must fit behind the ballast when it goes into the file.
@@ -137,6 +140,7 @@ impl Writer {
             head,
             oldest,
             acknowledged: None,
+            mark,
             written_bytes: 0,
         })
     }
@@ -235,8 +239,9 @@ impl Writer {
     fn settle(&mut self, group: Group<'_>, works: &[Work]) -> Answers {
         self.head = group.head;
         self.oldest = group.oldest;
-        if group.acknowledged.is_some() {
+        if let Some((rev, nonce)) = group.acknowledged {
             self.acknowledged = group.acknowledged;
+            self.mark.set(&self.shared.id, rev, nonce);
         }
         self.written_bytes += works.iter().map(work_bytes).sum::<usize>();
         self.shared.count_group(works.len());
