@@ -1,8 +1,7 @@
-//! An Agent's command: split into words, and its program found.
+//! The program of an Agent's command, found on the path that its process will have.
 //!
-//! No shell is ever started, so what only a shell understands is refused with a hint rather than
-//! handed to the agent as it stands. Looking a program up is the only thing here that touches the
-//! file system, and it changes nothing.
+//! The words come from `api::command`. Looking a program up is the only thing here that touches
+//! the file system, and it changes nothing.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,28 +11,6 @@ use rustix::fs::Access;
 /// Why a command cannot be started.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It has no words.
-    #[error("empty, expected a program and its arguments")]
-    Empty,
-    /// A quote is not closed, or a backslash ends it.
-    #[error("column {column}: {what} is not closed")]
-    Unclosed {
-        /// Where it was opened, in characters from 1.
-        column: usize,
-        /// A single quote, a double quote, or a backslash.
-        what: &'static str,
-    },
-    /// It is written for a shell.
-    #[error(
-        "column {column}: {what:?} would need a shell, and none is started: quote it, use argv, or \
-         start a shell by name"
-    )]
-    Shell {
-        /// Where, in characters from 1.
-        column: usize,
-        /// The character.
-        what: char,
-    },
     /// No such program.
     #[error("{program:?} was not found in {}", list(searched))]
     NotFound {
@@ -56,60 +33,6 @@ fn list(directories: &[PathBuf]) -> String {
     }
     let names: Vec<String> = directories.iter().map(|path| path.display().to_string()).collect();
     names.join(", ")
-}
-
-/// The words of a command line, by the quoting rules of a POSIX shell.
-///
-/// # Errors
-///
-/// [`Error::Empty`], [`Error::Unclosed`] or [`Error::Shell`], with the place.
-pub fn split(command: &str) -> Result<Vec<String>, Error> {
-    check(command)?;
-    // What the crate would refuse was refused above, with the place.
-    let words = shell_words::split(command).map_err(|_| Error::Empty)?;
-    if words.first().is_none_or(String::is_empty) { Err(Error::Empty) } else { Ok(words) }
-}
-
-/// Finds what makes a command line unfit, by the rules that it is split by.
-fn check(command: &str) -> Result<(), Error> {
-    #[derive(PartialEq)]
-    enum In {
-        Plain,
-        Single(usize),
-        Double(usize),
-    }
-    let mut state = In::Plain;
-    let mut word_begins = true;
-    let mut characters = command.chars().zip(1..);
-    while let Some((character, column)) = characters.next() {
-        let begins = std::mem::replace(&mut word_begins, false);
-        match (&state, character) {
-            (In::Single(_), '\'') | (In::Double(_), '"') => state = In::Plain,
-            (In::Single(_), _) => {}
-            (_, '\\') => {
-                if characters.next().is_none() {
-                    return Err(Error::Unclosed { column, what: "a backslash" });
-                }
-            }
-            (_, '$' | '`') => return Err(Error::Shell { column, what: character }),
-            (In::Double(_), _) => {}
-            (In::Plain, '\'') => state = In::Single(column),
-            (In::Plain, '"') => state = In::Double(column),
-            (In::Plain, '|' | '&' | ';' | '<' | '>' | '(' | ')') => {
-                return Err(Error::Shell { column, what: character });
-            }
-            (In::Plain, '~' | '#') if begins => {
-                return Err(Error::Shell { column, what: character });
-            }
-            (In::Plain, ' ' | '\t' | '\n') => word_begins = true,
-            (In::Plain, _) => {}
-        }
-    }
-    match state {
-        In::Plain => Ok(()),
-        In::Single(column) => Err(Error::Unclosed { column, what: "a single quote" }),
-        In::Double(column) => Err(Error::Unclosed { column, what: "a double quote" }),
-    }
 }
 
 /// The absolute path of a program: the Agent's `path` entries first, then the child's own `PATH`.
@@ -153,46 +76,6 @@ fn is_executable(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn words(command: &str) -> Result<Vec<String>, String> {
-        split(command).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn words_are_split_by_shell_quoting() {
-        let expected = ["npx", "-y", "a b", "c\"d", "$e", "", "f#g~"];
-        assert_eq!(words(r#"npx -y 'a b' c\"d '$e' "" f#g~"#).unwrap(), expected);
-    }
-
-    #[test]
-    fn what_cannot_be_split_is_refused_with_its_place() {
-        for (command, place) in [
-            ("agent 'open", "column 7: a single quote is not closed"),
-            ("agent \"open", "column 7: a double quote is not closed"),
-            ("é \\", "column 3: a backslash is not closed"),
-            ("", "empty, expected a program and its arguments"),
-            ("  ", "empty, expected a program and its arguments"),
-            ("'' a", "empty, expected a program and its arguments"),
-        ] {
-            assert_eq!(words(command), Err(place.to_owned()), "{command:?}");
-        }
-    }
-
-    #[test]
-    fn what_needs_a_shell_is_refused_with_its_place() {
-        for (command, column, what) in [
-            ("a && b", 3, '&'),
-            ("a $HOME", 3, '$'),
-            ("a \"$HOME\"", 4, '$'),
-            ("~/bin/a", 1, '~'),
-            ("a | b", 3, '|'),
-            ("a `b`", 3, '`'),
-            ("a # b", 3, '#'),
-            ("a > b", 3, '>'),
-        ] {
-            assert_eq!(split(command), Err(Error::Shell { column, what }), "{command:?}");
-        }
-    }
 
     fn program(directory: &Path, name: &str, mode: u32) {
         use std::os::unix::fs::PermissionsExt;
