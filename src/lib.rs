@@ -18,4 +18,5 @@ pub mod ports;
 pub mod rest;
 pub mod runtime;
 pub mod server;
+pub mod slots;
 pub mod store;

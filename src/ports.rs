@@ -3,11 +3,13 @@
 //! The controller, the manifests and the server implement these; `rest` (and later `mcp`) read
 //! them. Nothing here writes: desired state goes through `admission` alone.
 
+use std::path::PathBuf;
+
 use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::api::turn::Activity;
-use crate::api::{Condition, Time, Uid};
+use crate::api::{Agent, Condition, Time, Uid};
 
 /// What is known of a session's running turn between two writes of its status.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -66,4 +68,22 @@ pub trait Health: Send + Sync {
 
     /// `StoreAvailable, DiskPressure, ClockSteady, WatchNative`.
     fn conditions(&self) -> Vec<Condition>;
+}
+
+/// Looks at what a launch would find on this machine now, before anything is promised. Starts
+/// nothing.
+pub trait Inputs: Send + Sync {
+    /// The agent's executable, on the PATH that its process would get.
+    ///
+    /// # Errors
+    ///
+    /// Where it was looked for, in a sentence.
+    fn executable(&self, agent: &Agent) -> Result<PathBuf, String>;
+
+    /// Whether a session's directories are there and can be entered.
+    ///
+    /// # Errors
+    ///
+    /// Which is not, and what was expected.
+    fn directories(&self, cwd: &str, additional: &[String]) -> Result<(), String>;
 }

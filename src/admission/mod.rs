@@ -19,8 +19,12 @@ mod namespace;
 mod ownership;
 mod refusal;
 mod session;
+pub mod spawn;
+pub mod token;
 mod turn;
 mod update;
+
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -29,6 +33,8 @@ use crate::api::{
     PROCESS_FINALIZER, SessionSpec, TurnSpec, WorkspaceSpec, naming,
 };
 use crate::clock::SharedClock;
+use crate::plan::capacity;
+use crate::slots::SharedSlots;
 use crate::store::records::{self, Records, Txn};
 use crate::store::uids::{SharedUids, Uids};
 use crate::store::{Error as StoreError, SharedBlobs, SharedStore};
@@ -36,6 +42,7 @@ use crate::store::{Error as StoreError, SharedBlobs, SharedStore};
 pub use apply::Applied;
 pub use delete::{DeleteOptions, Deleted, Propagation};
 pub use refusal::{Details, Refusal};
+pub use token::{Bearer, Caller};
 
 use kinds::Admissible;
 
@@ -51,11 +58,29 @@ pub struct Limits {
     pub inbox: usize,
     /// The largest prompt in bytes (`limits.promptBytes`).
     pub prompt_bytes: usize,
+    /// Turns at the same time.
+    pub turns: capacity::Limits,
+    /// The longest ttl that a caller may ask for (`limits.maxTtl`).
+    pub ttl_max: Duration,
+    /// The ttl of a child that asks for none (`limits.defaultChildTtl`).
+    pub default_child_ttl: Duration,
+    /// Sessions of one tree that can still run (`limits.maxChildrenTotalPerRoot`).
+    pub children_per_root: usize,
+    /// Sessions of one tree made in a minute (`limits.spawnsPerMinutePerRoot`).
+    pub spawns_per_minute_per_root: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { inbox: 64, prompt_bytes: 768 * 1024 }
+        Self {
+            inbox: 64,
+            prompt_bytes: 768 * 1024,
+            turns: capacity::Limits { max_active_turns: 8, max_active_turns_per_parent: 4 },
+            ttl_max: Duration::from_secs(24 * 3600),
+            default_child_ttl: Duration::from_secs(24 * 3600),
+            children_per_root: 64,
+            spawns_per_minute_per_root: 30,
+        }
     }
 }
 
@@ -122,6 +147,7 @@ pub struct Admission {
     blobs: SharedBlobs,
     clock: SharedClock,
     uids: SharedUids,
+    slots: SharedSlots,
     limits: Limits,
     /// One turn at a time: each moves its session's counters, so two at once would only make each
     /// other try again.
@@ -131,10 +157,16 @@ pub struct Admission {
 impl Admission {
     /// A way into this store.
     #[must_use]
-    pub fn new(store: SharedStore, blobs: SharedBlobs, clock: SharedClock, limits: Limits) -> Self {
+    pub fn new(
+        store: SharedStore,
+        blobs: SharedBlobs,
+        clock: SharedClock,
+        slots: SharedSlots,
+        limits: Limits,
+    ) -> Self {
         let uids = SharedUids::new(Uids::new(clock.clone()));
         let records = Records::new(store);
-        Self { records, blobs, clock, uids, limits, turns: tokio::sync::Mutex::default() }
+        Self { records, blobs, clock, uids, slots, limits, turns: tokio::sync::Mutex::default() }
     }
 
     /// The reader of the same store.

@@ -65,6 +65,36 @@ codes! {
     SessionFolderPathMissing = "SESSION_FOLDER_PATH_MISSING",
     /// A content kind that the agent does not declare.
     PromptCapabilityMismatch = "PROMPT_CAPABILITY_MISMATCH",
+    /// An operator's token at a toolset that needs a session's.
+    SpawnParentSessionRequired = "SPAWN_PARENT_SESSION_REQUIRED",
+    /// The caller's session is ending or gone.
+    SpawnParentSessionNotFound = "SPAWN_PARENT_SESSION_NOT_FOUND",
+    /// The caller has no such session or response.
+    SpawnNotFound = "SPAWN_NOT_FOUND",
+    /// No agent of that id is listed.
+    SpawnAgentNotFound = "SPAWN_AGENT_NOT_FOUND",
+    /// The idempotency key was used with another input.
+    SpawnIdempotencyConflict = "SPAWN_IDEMPOTENCY_CONFLICT",
+    /// Every turn slot is taken.
+    SpawnCapacityExceeded = "SPAWN_CAPACITY_EXCEEDED",
+    /// Others were faster again and again.
+    SpawnUnavailable = "SPAWN_UNAVAILABLE",
+    /// The call was cancelled before the agent got the prompt.
+    SpawnCancelled = "SPAWN_CANCELLED",
+    /// The caller may not have children at this depth.
+    SpawnDepthExceeded = "SPAWN_DEPTH_EXCEEDED",
+    /// The caller, or its whole tree, has as many children as it may have.
+    SpawnChildrenExceeded = "SPAWN_CHILDREN_EXCEEDED",
+    /// The tree made as many sessions in a minute as it may make.
+    SpawnRateExceeded = "SPAWN_RATE_EXCEEDED",
+    /// More was asked for than the caller itself may do.
+    SpawnPermissionDenied = "SPAWN_PERMISSION_DENIED",
+    /// The store takes nothing new.
+    SpawnStoreUnavailable = "SPAWN_STORE_UNAVAILABLE",
+    /// A defect of the daemon.
+    SpawnInternalError = "SPAWN_INTERNAL_ERROR",
+    /// The folder is not in the scope of the caller.
+    SessionFolderRemoved = "SESSION_FOLDER_REMOVED",
 }
 
 impl fmt::Display for Code {

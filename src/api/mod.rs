@@ -25,6 +25,7 @@ pub mod quantity;
 pub mod report;
 pub mod schema;
 pub mod session;
+pub mod token;
 pub mod turn;
 pub mod validate;
 pub mod workspace;
@@ -43,6 +44,7 @@ pub use object::{Object, Spec};
 pub use quantity::{Dur, Time};
 pub use report::ReconcileReport;
 pub use session::{Session, SessionSpec, SessionStatus};
+pub use token::CallerToken;
 pub use turn::{Turn, TurnSpec, TurnStatus};
 pub use workspace::{Workspace, WorkspaceSpec, WorkspaceStatus};
 

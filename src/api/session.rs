@@ -7,8 +7,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::agent::{McpServer, Permissions};
+use super::turn::Cancel;
+use super::workspace::Folder;
 use super::{
-    Code, Conditions, Dur, FieldErrors, Incarnation, Kind, Name, Object, Spec, Time, Uid, validate,
+    CallerToken, Code, Conditions, Dur, FieldErrors, Incarnation, Kind, Name, Object, Spec, Time,
+    Uid, validate,
 };
 
 /// A `Session` record.
@@ -288,6 +291,9 @@ pub struct SessionStatus {
     /// a session with an end never starts a process again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<SessionEnd>,
+    /// Who asked for its end through `desiredState`, and why. Set with the first such wish.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<Cancel>,
     /// When the end was complete: no process of its tree was left.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
@@ -308,6 +314,9 @@ pub struct SessionStatus {
     pub scope: Option<Scope>,
     /// Where it stands in the tree of sessions.
     pub lineage: Lineage,
+    /// The tokens by which its owner calls the daemon.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<CallerToken>,
     /// The turn that has the session now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_turn: Option<Name>,
@@ -451,6 +460,10 @@ pub struct Scope {
     /// For people: the workspace and folder, or the path.
     #[serde(default)]
     pub label: String,
+    /// The workspace's folders as they were when the session was made: what a child may choose from
+    /// by `folderId`. Empty without a workspace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub folders: Vec<Folder>,
 }
 
 /// Where a session stands in the tree of sessions.

@@ -113,6 +113,13 @@ pub enum DeliverAt {
 pub struct TurnSource {
     /// Which way it came.
     pub kind: SourceKind,
+    /// The uid of the session that asked for it, if one did. Set by the daemon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caller: Option<Uid>,
+    /// SHA-256 of what was asked for, in 64 hex digits: a repetition by `idempotencyKey` must ask for
+    /// the same. Set by the daemon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_sha256: Option<String>,
 }
 
 /// Which way a turn came.

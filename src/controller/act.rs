@@ -21,6 +21,7 @@ use crate::plan::world::{
     Stage, StartFailure, Stop, StopCause,
 };
 use crate::plan::{Change, OpenAs, Step, World};
+use crate::slots::Slots;
 use crate::store::records::{self, Records, Txn};
 use crate::store::{self, BlobId, Stream};
 
@@ -28,7 +29,6 @@ use super::live::{Entry, Registry};
 use super::output;
 use super::process::{LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent};
 use super::pump::{Pump, State};
-use super::slots::Slots;
 use super::{Controller, ObjectKey, Queue};
 
 /// How far reading runs ahead of the pump. Small: a waiting event may hold a line of 10 MiB.
@@ -170,10 +170,13 @@ impl Controller {
         let parent = world.session.status.lineage.parent.as_ref();
         let mut slots = self.slots.lock().await;
         slots.refresh(self.records.store()).await?;
-        if change.take_slot.is_some() && !slots.has_free(parent, self.options.limits) {
+        if let Some(turn) = &change.take_slot
+            && !slots.holds(turn)
+            && !slots.has_free(parent, self.options.limits)
+        {
             return Err(Error::NoFreeSlot);
         }
-        let holders = slots.change(change, parent);
+        let holders = slots.after(change.take_slot.as_ref(), &change.free_slots, parent);
         let mut txn = transaction(world, change);
         if let Some(turn) = &change.take_slot {
             // Before the commit: if its outcome stays unknown, the turn counts as taken here.

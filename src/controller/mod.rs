@@ -18,7 +18,6 @@ pub mod prompts;
 mod pump;
 pub mod queue;
 mod report;
-mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -39,6 +38,7 @@ use crate::plan::capacity::Limits;
 use crate::plan::line::Line;
 use crate::plan::{Plan, Requeue, World, plan};
 use crate::ports;
+use crate::slots::SharedSlots;
 use crate::store::SharedBlobs;
 use crate::store::records::Records;
 
@@ -48,7 +48,6 @@ use prompts::PromptLog;
 use queue::WorkQueue;
 use report::Reporter;
 pub use report::Retention;
-use slots::Slots;
 
 /// A session's namespace and name: what the loop works on.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -102,6 +101,8 @@ pub struct Parts {
     pub launcher: Arc<dyn Launcher>,
     /// Time.
     pub clock: SharedClock,
+    /// The turn slots, shared with admission.
+    pub slots: SharedSlots,
 }
 
 /// The loop's shared state.
@@ -114,7 +115,7 @@ pub struct Controller {
     clock: SharedClock,
     registry: Arc<Registry>,
     queue: Arc<Queue>,
-    slots: tokio::sync::Mutex<Slots>,
+    slots: SharedSlots,
     /// Sessions that wait for a slot.
     line: Mutex<Line<ObjectKey>>,
     /// Turns that this daemon took.
@@ -181,7 +182,6 @@ impl Controller {
         options: Options,
         parts: Parts,
     ) -> Result<(Service, Handle), crate::store::Error> {
-        let slots = Slots::load(parts.records.store()).await?;
         let queue = Arc::new(Queue::new(Arc::clone(&parts.clock)));
         let reporter =
             Reporter::new(parts.records.clone(), Arc::clone(&parts.clock), options.retention);
@@ -194,7 +194,7 @@ impl Controller {
             clock: parts.clock,
             registry: Arc::new(Registry::default()),
             queue,
-            slots: tokio::sync::Mutex::new(slots),
+            slots: parts.slots,
             line: Mutex::default(),
             taken: Mutex::new(HashSet::new()),
             pumps: Mutex::new(JoinSet::new()),

@@ -92,8 +92,12 @@ impl Model {
         let spec =
             SessionSpec { agent: "a".into(), cwd: Some("/w".into()), ..SessionSpec::default() };
         let agent_spec = AgentSpec { command: Some("agent".into()), ..AgentSpec::default() };
-        let scope =
-            Scope { cwd: "/w".into(), additional_directories: Vec::new(), label: "/w".into() };
+        let scope = Scope {
+            cwd: "/w".into(),
+            additional_directories: Vec::new(),
+            label: "/w".into(),
+            folders: Vec::new(),
+        };
         Self {
             session: Some(Session::new(meta, spec)),
             turns: Vec::new(),

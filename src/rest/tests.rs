@@ -115,6 +115,7 @@ impl Fixture {
             Arc::clone(&store) as SharedStore,
             Arc::clone(&store) as SharedBlobs,
             Arc::clone(&clock),
+            crate::slots::SharedSlots::default(),
             crate::admission::Limits::default(),
         ));
         let guard = Arc::new(Guard::new(TOKEN, Rules::default(), Arc::clone(&clock)));

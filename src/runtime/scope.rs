@@ -39,7 +39,7 @@ pub fn resolve(cwd: &str, additional: &[String], label: &str) -> Result<Scope, E
             kept.push(path);
         }
     }
-    Ok(Scope { cwd, additional_directories: kept, label: label.to_owned() })
+    Ok(Scope { cwd, additional_directories: kept, label: label.to_owned(), folders: Vec::new() })
 }
 
 /// Whether pinned directories are still what they were: the same path without a link in it.
@@ -114,6 +114,7 @@ mod tests {
             cwd: text("work"),
             additional_directories: vec![text("extra"), root.to_str().unwrap().to_owned()],
             label: "here".into(),
+            folders: Vec::new(),
         };
         assert_eq!(scope, expected);
         assert_eq!(still_there(&scope), Ok(()));

@@ -22,6 +22,7 @@ use crate::plan::capacity::Limits;
 use crate::ports::Health as _;
 use crate::rest;
 use crate::runtime::{self, leftovers};
+use crate::slots::{SharedSlots, Slots};
 use crate::store::journal::Journal;
 use crate::store::records::Records;
 use crate::store::sqlite::{self, SqliteStore};
@@ -212,10 +213,12 @@ impl Daemon {
         let store_id = store.identity().await?;
         clear_leftovers(&records, &store_id).await?;
         let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
+        let slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
         let admission = Arc::new(Admission::new(
             Arc::clone(&store),
             Arc::clone(&blobs),
             Arc::clone(&clock),
+            Arc::clone(&slots),
             admission_limits(&config),
         ));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
@@ -227,6 +230,7 @@ impl Daemon {
             journal,
             launcher: Arc::clone(&launcher) as Arc<dyn controller::process::Launcher>,
             clock: Arc::clone(&clock),
+            slots,
         };
         let (controller, live) = Controller::build(controller_options, parts).await?;
         let (manifests, manifests_handle) = manifests::Service::new(
@@ -331,16 +335,20 @@ fn loop_options(
         store_id,
         boot_id: runtime::boot_id().map_err(system("the boot id cannot be read"))?,
         stopped_cleanly: !opened.is_new && !opened.was_unclean,
-        limits: Limits {
-            max_active_turns: config.limits.max_active_turns as usize,
-            max_active_turns_per_parent: config.limits.max_active_turns_per_parent as usize,
-        },
+        limits: turn_limits(config),
         retention: controller::Retention {
             reports_per_object: config.retention.reports_per_object as usize,
             reports: config.retention.reports as usize,
             events: config.retention.events.get(),
         },
     })
+}
+
+fn turn_limits(config: &Config) -> Limits {
+    Limits {
+        max_active_turns: config.limits.max_active_turns as usize,
+        max_active_turns_per_parent: config.limits.max_active_turns_per_parent as usize,
+    }
 }
 
 type Ended = Result<Result<(), crate::store::records::Error>, tokio::task::JoinError>;
@@ -405,6 +413,11 @@ fn admission_limits(config: &Config) -> admission::Limits {
     admission::Limits {
         inbox: config.limits.inbox as usize,
         prompt_bytes: usize::try_from(config.limits.prompt_bytes.get()).unwrap_or(usize::MAX),
+        turns: turn_limits(config),
+        ttl_max: config.limits.max_ttl.get(),
+        default_child_ttl: config.limits.default_child_ttl.get(),
+        children_per_root: config.limits.max_children_total_per_root as usize,
+        spawns_per_minute_per_root: config.limits.spawns_per_minute_per_root as usize,
     }
 }
 

@@ -388,8 +388,8 @@ pub mod keys {
 
     /// The turn that a session's idempotency key made. The value is the turn's key.
     #[must_use]
-    pub fn idempotency(session: &Uid, key_sha256: &str) -> Key {
-        Key::new(format!("/idempotency/{session}/{key_sha256}"))
+    pub fn idempotency(scope: &Uid, key_sha256: &str) -> Key {
+        Key::new(format!("/idempotency/{scope}/{key_sha256}"))
     }
 
     /// A session that the loop must look at after a start: everything but the sessions at rest.
@@ -410,6 +410,18 @@ pub mod keys {
 
     /// The prefix of [`deadline`].
     pub const DEADLINES: &str = "/deadline/";
+
+    /// Finds the session of a caller's token by the token's SHA-256. The value is the session's key.
+    #[must_use]
+    pub fn token(sha256: &str) -> Key {
+        Key::new(format!("/token/{sha256}"))
+    }
+
+    /// What a whole tree of sessions used of its bounds; `root` is the uppermost session's uid.
+    #[must_use]
+    pub fn quota_root(root: &Uid) -> Key {
+        Key::new(format!("/quota/root/{root}"))
+    }
 
     /// The turns that hold one of the daemon's slots. The value is a list of turn uids.
     #[must_use]

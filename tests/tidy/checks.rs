@@ -16,7 +16,8 @@ const WALLS: &[(&str, &[&str])] = &[
     ("store", &["api", "clock"]),
     ("runtime", &["api", "clock"]),
     ("acp", &["api", "options", "clock"]),
-    ("admission", &["api", "store", "clock"]),
+    ("slots", &["api", "plan::capacity", "store"]),
+    ("admission", &["api", "plan::capacity", "ports", "slots", "store", "clock"]),
     ("rest", &["api", "store", "admission", "ports", "clock"]),
     ("manifests", &["api", "store", "admission", "ports", "clock"]),
     (
@@ -30,7 +31,10 @@ const WALLS: &[(&str, &[&str])] = &[
             "rest::printable",
         ],
     ),
-    ("controller", &["api", "options", "plan", "store", "runtime", "acp", "clock", "ports"]),
+    (
+        "controller",
+        &["api", "options", "plan", "slots", "store", "runtime", "acp", "clock", "ports"],
+    ),
     ("shim", &[]),
     ("lib", &[]),
     ("main", &["cli", "server"]),

@@ -15,6 +15,7 @@ use super::*;
 use crate::api::turn::TurnPhase;
 use crate::api::{Session, Turn};
 use crate::clock::ManualClock;
+use crate::slots::SharedSlots;
 use crate::store::fault::{FaultStore, Plan};
 use crate::store::memory::MemoryStore;
 use crate::store::records::Page;
@@ -39,7 +40,13 @@ impl Bench {
     fn with(limits: Limits) -> Self {
         let store = Arc::new(MemoryStore::new());
         let clock = Arc::new(ManualClock::default());
-        let admission = Admission::new(store.clone(), store.clone(), clock.clone(), limits);
+        let admission = Admission::new(
+            store.clone(),
+            store.clone(),
+            clock.clone(),
+            SharedSlots::default(),
+            limits,
+        );
         Self { admission, store, clock }
     }
 
@@ -54,7 +61,8 @@ impl Bench {
         let (store, blobs) = (bench.store.clone(), bench.store.clone());
         let faults = Arc::new(FaultStore::new(store, blobs, plan, seed));
         let (clock, limits) = (bench.clock.clone(), Limits::default());
-        bench.admission = Admission::new(faults.clone(), faults.clone(), clock, limits);
+        bench.admission =
+            Admission::new(faults.clone(), faults.clone(), clock, SharedSlots::default(), limits);
         (bench, faults)
     }
 

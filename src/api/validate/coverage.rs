@@ -35,6 +35,7 @@ const AGENT: &[&str] = &[
 ];
 const SESSION: &[&str] = &[
     "agent",
+    "parent",
     "workspace",
     "folder",
     "cwd",
@@ -47,6 +48,8 @@ const SESSION: &[&str] = &[
     "config",
     "permissions",
     "mcpServers",
+    // Refused where the daemon runs the session: `only_an_external_session_delegates_yet`.
+    "delegation.enabled",
     // Read when delegation is enabled.
     "delegation.maxDepth",
     "delegation.maxChildren",
@@ -58,6 +61,7 @@ const SESSION: &[&str] = &[
     // Refused when it differs: `tool_inactivity_timeout_is_refused_when_it_differs`.
     "toolInactivityTimeout",
     "ttlAfterFinished",
+    "autoStopOnParent",
     "onSessionLost",
     "desiredState",
 ];
@@ -66,10 +70,14 @@ const TURN: &[&str] = &[
     "prompt",
     "promptBlocks",
     "promptBlob",
+    "admission",
     "background",
     "model",
     "thoughtLevel",
     "config",
+    // Set by the daemon alone.
+    "source.caller",
+    "source.requestSha256",
     "idempotencyKey",
     "desiredState",
 ];

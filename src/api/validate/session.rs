@@ -6,23 +6,21 @@ use super::{INLINE_PROMPT_BYTES_MAX, TITLE_CHARS_MAX, check, workspace};
 use crate::api::field::FieldErrorReason::{
     FieldValueDuplicate, FieldValueForbidden, FieldValueInvalid, FieldValueRequired,
 };
-use crate::api::session::SessionSpec;
+use crate::api::session::{Provider, SessionSpec};
 use crate::api::{FieldErrors, FieldPath};
 
-/// What has no effect yet. `toolInactivityTimeout` is refused by code of its own.
+/// What has no effect yet. `toolInactivityTimeout`, and `delegation.enabled` of a session that the
+/// daemon runs, are refused by code of their own.
 pub(super) const NOT_YET: &[NotYet] = &[
-    ("provider", &["fork", "external"]),
+    ("provider", &["fork"]),
     ("role", ANY),
-    ("parent", ANY),
     ("persona", ANY),
     ("toolFilter.allow", ANY),
     ("toolFilter.deny", ANY),
-    ("delegation.enabled", ANY),
     ("runBudget.maxSteps", ANY),
     ("runBudget.timeout", ANY),
     ("runBudget.maxTokens", ANY),
     ("runBudget.maxCost", ANY),
-    ("autoStopOnParent", &["false"]),
     ("notifyParent", &["false"]),
 ];
 
@@ -67,7 +65,18 @@ pub(crate) fn spec(spec: &SessionSpec) -> Result<(), FieldErrors> {
     let mut errors = FieldErrors::default();
     let at = FieldPath::new("spec");
     not_yet::refuse(&mut errors, spec, NOT_YET);
-    check::name(&mut errors, at.field("agent"), &spec.agent);
+    match spec.provider {
+        Provider::External => external(&mut errors, &at, spec),
+        Provider::Acp | Provider::Fork => {
+            check::name(&mut errors, at.field("agent"), &spec.agent);
+            if spec.delegation.enabled {
+                errors.not_supported_yet(at.field("delegation.enabled"));
+            }
+        }
+    }
+    if let Some(parent) = &spec.parent {
+        check::name(&mut errors, at.field("parent"), parent);
+    }
     scope(&mut errors, &at, spec);
     first_prompt(&mut errors, &at, spec);
     if let Some(title) = &spec.title {
@@ -86,6 +95,26 @@ pub(crate) fn spec(spec: &SessionSpec) -> Result<(), FieldErrors> {
         errors.not_supported_yet(at.field("toolInactivityTimeout"));
     }
     errors.into_result()
+}
+
+/// A session that the daemon does not run has no agent, no turns and no process.
+fn external(errors: &mut FieldErrors, at: &FieldPath, spec: &SessionSpec) {
+    let none = SessionSpec::default();
+    let set = [
+        ("agent", spec.agent != none.agent),
+        ("parent", spec.parent.is_some()),
+        ("prompt", spec.prompt.is_some()),
+        ("promptBlocks", spec.prompt_blocks.is_some()),
+        ("model", spec.model.is_some()),
+        ("thoughtLevel", spec.thought_level.is_some()),
+        ("config", !spec.config.is_empty()),
+        ("mcpServers", !spec.mcp_servers.is_empty()),
+        ("ttl", spec.ttl.is_some()),
+    ];
+    for (field, _) in set.into_iter().filter(|(_, is_set)| *is_set) {
+        let message = "an external session is not run by the daemon: leave this out";
+        errors.push(at.field(field), FieldValueForbidden, message);
+    }
 }
 
 fn scope(errors: &mut FieldErrors, at: &FieldPath, spec: &SessionSpec) {
@@ -252,6 +281,17 @@ mod tests {
     fn tool_inactivity_timeout_is_refused_when_it_differs() {
         assert!(faults(&json!({"toolInactivityTimeout": "10m"})).is_empty());
         assert_eq!(faults(&json!({"toolInactivityTimeout": "1h"})), ["spec.toolInactivityTimeout"]);
+    }
+
+    #[test]
+    fn only_an_external_session_delegates_yet() {
+        let delegation = json!({"delegation": {"enabled": true}});
+        assert_eq!(faults(&delegation), ["spec.delegation.enabled"]);
+        let external = json!({"provider": "external", "agent": "", "cwd": "/srv",
+            "delegation": {"enabled": true}});
+        assert!(faults(&external).is_empty());
+        let run = json!({"provider": "external", "prompt": "x", "ttl": "1h"});
+        assert_eq!(faults(&run), ["spec.agent", "spec.prompt", "spec.ttl"]);
     }
 
     #[test]

@@ -13,9 +13,8 @@ use crate::api::{FieldErrors, FieldPath};
 
 /// What has no effect yet.
 pub(super) const NOT_YET: &[NotYet] = &[
-    ("admission", &["immediate"]),
     ("deliverAt", &["step"]),
-    ("source.kind", &["spawn", "fleet-relay", "subagent", "notice"]),
+    ("source.kind", &["fleet-relay", "subagent", "notice"]),
     ("runBudget.maxSteps", ANY),
     ("runBudget.timeout", ANY),
     ("runBudget.maxTokens", ANY),

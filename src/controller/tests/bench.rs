@@ -15,6 +15,7 @@ use crate::api::{Kind, Session, SessionSpec, Turn, TurnSpec, Uid};
 use crate::clock::{SharedClock, SystemClock};
 use crate::controller::{Controller, Handle, Options, Parts, Service};
 use crate::plan::capacity::{Holder, Limits};
+use crate::slots::{SharedSlots, Slots};
 use crate::store::fault::{FaultStore, Plan};
 use crate::store::memory::MemoryStore;
 use crate::store::records::{Page, Records};
@@ -73,7 +74,13 @@ impl Bench {
         let clock: SharedClock = Arc::new(SystemClock::new());
         let gate = Arc::new(Gate::new(memory.clone(), memory.clone(), ground.clone()));
         let limits = admission::Limits::default();
-        let admission = Admission::new(memory.clone(), memory.clone(), clock.clone(), limits);
+        let admission = Admission::new(
+            memory.clone(),
+            memory.clone(),
+            clock.clone(),
+            SharedSlots::default(),
+            limits,
+        );
         let limits = Limits { max_active_turns, max_active_turns_per_parent: max_active_turns };
         Self {
             ground,
@@ -139,7 +146,9 @@ impl Bench {
             Some(faults) => (faults.clone(), faults.clone()),
             None => (self.gate.clone(), self.gate.clone()),
         };
+        let slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
         let parts = Parts {
+            slots,
             records: Records::new(store),
             blobs,
             journal: Arc::new(Paper(Arc::clone(&self.ground))),

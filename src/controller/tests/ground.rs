@@ -237,6 +237,7 @@ impl Launcher for Machine {
             cwd: cwd.to_owned(),
             additional_directories: additional.to_vec(),
             label,
+            folders: Vec::new(),
         }))
     }
 }

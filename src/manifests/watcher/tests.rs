@@ -13,6 +13,7 @@ use crate::api::{
 };
 use crate::clock::{Clock, ManualClock, SystemClock};
 use crate::ports::Manifest;
+use crate::slots::SharedSlots;
 use crate::store::keys;
 use crate::store::memory::MemoryStore;
 use crate::store::records::{Page, Records, Txn};
@@ -45,8 +46,13 @@ impl Bench {
         let memory = Arc::new(MemoryStore::new());
         let store: SharedStore = memory.clone();
         let clock = Arc::new(ManualClock::default());
-        let admission =
-            Arc::new(Admission::new(store.clone(), memory, clock.clone(), Limits::default()));
+        let admission = Arc::new(Admission::new(
+            store.clone(),
+            memory,
+            clock.clone(),
+            SharedSlots::default(),
+            Limits::default(),
+        ));
         let (service, handle) = start(&[root.path()], &admission, &store, &clock);
         Self { root, store, admission, clock, service, handle }
     }
@@ -534,7 +540,13 @@ async fn a_change_on_disk_is_applied_by_notification_alone() {
     let memory = Arc::new(MemoryStore::new());
     let store: SharedStore = memory.clone();
     let clock: SharedClock = Arc::new(SystemClock::new());
-    let admission = Admission::new(store.clone(), memory, clock.clone(), Limits::default());
+    let admission = Admission::new(
+        store.clone(),
+        memory,
+        clock.clone(),
+        SharedSlots::default(),
+        Limits::default(),
+    );
     let options = Options { directories: vec![root.path().to_owned()], prune: true, native: true };
     let (service, mut handle) = Service::new(options, Arc::new(admission), store, clock);
     let shutdown = CancellationToken::new();

@@ -44,7 +44,9 @@ fn index_turn(turn: &Turn, found: &mut Vec<Key>) {
 pub fn idempotency_key(turn: &Turn) -> Option<Key> {
     let digest = Sha256::digest(turn.spec.idempotency_key.as_ref()?.as_bytes());
     let hex = digest.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
-    Some(keys::idempotency(session_of(turn)?, &hex))
+    // A key of the spawn toolset is its caller's: the same call may make a session first.
+    let scope = turn.spec.source.caller.as_ref().or_else(|| session_of(turn))?;
+    Some(keys::idempotency(scope, &hex))
 }
 
 fn index_session(session: &Session, found: &mut Vec<Key>) {
@@ -58,6 +60,7 @@ fn index_session(session: &Session, found: &mut Vec<Key>) {
     if let Some(parent) = &session.status.lineage.parent {
         found.push(keys::child_of(parent, uid));
     }
+    found.extend(session.status.tokens.iter().map(|token| keys::token(&token.sha256)));
     found.extend(waits_for_agent(session));
     found.extend(waits_for_workspace(session));
 }
