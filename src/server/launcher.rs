@@ -69,16 +69,17 @@ impl Launcher for RuntimeLauncher {
         })
     }
 
-    fn find_agent(&self, agent: &Agent) -> Result<(), LaunchError> {
+    fn find_agent(&self, agent: &Agent) -> Result<Option<PathBuf>, LaunchError> {
         let argv = argv(agent)?;
-        let path = std::env::var_os("PATH");
         // A relative program is found below the session's directory, which is not known here.
         if argv[0].contains('/') && !argv[0].starts_with('/') {
-            return Ok(());
+            return Ok(None);
         }
-        let path = agent.spec.env.get("PATH").map(OsString::from).or(path);
-        executable::resolve(&argv[0], &agent.spec.path, path.as_deref(), Path::new("/"))
-            .map(drop)
+        let path = agent.spec.env.get("PATH").map(OsString::from);
+        let path = path.or_else(|| std::env::var_os("PATH"));
+        let path = environment::path(path.as_ref(), &agent.spec.path, self.own_bin.parent());
+        executable::resolve(&argv[0], &agent.spec.path, Some(&path), Path::new("/"))
+            .map(Some)
             .map_err(|error| not_found(agent, &error))
     }
 
