@@ -4,7 +4,9 @@
 //! Exit codes are stable and in `--help`. The rest of the program is not used here but for the
 //! vocabulary of resources and the reading of manifest files.
 
+mod agents;
 mod apply;
+mod bundled;
 mod cancel;
 mod client;
 mod completion;
@@ -115,6 +117,8 @@ enum Verb {
     Events(events::Events),
     /// Wait until an object is as told.
     Wait(wait::Wait),
+    /// Show agents and whether they are there; check again; add those that are known.
+    Agents(agents::Agents),
     /// Check files without a daemon.
     Validate(validate::Validate),
     /// Print the custom resource definitions of all kinds.
@@ -211,6 +215,7 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
         Verb::Report(verb) => verb.run(context).await.map(done),
         Verb::Events(verb) => verb.run(context).await.map(done),
         Verb::Wait(verb) => verb.run(context).await.map(done),
+        Verb::Agents(verb) => verb.run(context).await.map(done),
         Verb::Validate(verb) => verb.run(context).map(done),
         Verb::Crds(verb) => verb.run(context).map(done),
         Verb::Schema(verb) => verb.run(context).map(done),
