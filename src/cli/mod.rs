@@ -14,6 +14,7 @@ mod config;
 mod connect;
 mod crds;
 mod delete;
+mod demo_agent;
 mod describe;
 mod doctor;
 mod events;
@@ -121,6 +122,9 @@ enum Verb {
     Agents(agents::Agents),
     /// Check files without a daemon.
     Validate(validate::Validate),
+    /// Be an ACP agent that repeats its prompts, to try things with.
+    #[command(hide = true)]
+    DemoAgent(demo_agent::DemoAgent),
     /// Print the custom resource definitions of all kinds.
     Crds(crds::Crds),
     /// Print the JSON schema of a kind.
@@ -156,7 +160,7 @@ pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     serve: impl FnOnce(ServeOptions) -> ExitCode,
 ) -> ExitCode {
-    let cli = match Cli::try_parse_from(arguments) {
+    let mut cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and versions are no errors to clap: they go to standard output with code 0.
@@ -166,8 +170,10 @@ pub fn run(
         }
     };
     let connection = Connection::find(&cli.global, |name| std::env::var_os(name));
-    if let Verb::Serve(verb) = cli.verb {
-        return serve(verb.options(cli.global.data_dir));
+    match cli.verb {
+        Verb::Serve(verb) => return serve(verb.options(cli.global.data_dir)),
+        Verb::DemoAgent(verb) => return verb.run(),
+        verb => cli.verb = verb,
     }
     let stdout = io::stdout();
     let is_terminal = io::IsTerminal::is_terminal(&stdout);
@@ -201,8 +207,8 @@ fn block_on(verb: impl Future<Output = Result<ExitCode, Failure>>) -> Result<Exi
 async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Failure> {
     let done = |()| ExitCode::SUCCESS;
     match verb {
-        // `run` took it before.
-        Verb::Serve(_) => Ok(ExitCode::FAILURE),
+        // `run` took them before.
+        Verb::Serve(_) | Verb::DemoAgent(_) => Ok(ExitCode::FAILURE),
         Verb::Apply(verb) => verb.run(context).await.map(done),
         Verb::Get(verb) => verb.run(context).await.map(done),
         Verb::Describe(verb) => verb.run(context).await.map(done),

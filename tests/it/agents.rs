@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::harness::Daemon;
+use crate::harness::{Daemon, binary};
 
 const BUNDLED: usize = 14;
 
@@ -127,4 +127,59 @@ fn a_check_finds_what_was_installed_meanwhile_and_fails_for_what_is_not_there() 
     let ran = daemon.cli(&["agents", "check", "late"]);
     assert_eq!((ran.code, row(&ran.out, "late")[1]), (Some(1), "true"), "{ran:?}");
     assert!(ran.err.contains("Disabled"), "{ran:?}");
+}
+
+#[test]
+fn the_demo_agent_takes_turns_cancels_and_settings() {
+    let daemon = Daemon::start();
+    // Spawnlet's own directory is first on the path of every agent.
+    let manifest = "apiVersion: spawnlet.dev/v1alpha1\nkind: Agent\nmetadata: {name: demo}\n\
+                    spec: {command: spawnlet demo-agent}\n";
+    let ran = daemon.cli_with(&["apply", "-f", "-"], manifest.as_bytes());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let checked = daemon.ok(&["agents", "check", "demo"]);
+    assert_eq!(row(&checked, "demo"), ["demo", "true", binary()]);
+
+    daemon.session("one", "demo", json!({}));
+    let ran = daemon.cli(&["prompt", "one", "hello there"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.out.contains("You said: hello there"), "{ran:?}");
+    let recalled = daemon.ask("one", "[[recall]]");
+    let recalled = daemon.response(recalled["metadata"]["name"].as_str().unwrap());
+    assert!(recalled.contains("Before that you said: hello there"), "{recalled}");
+
+    let turn = daemon.turn("one", "[[hang]]");
+    daemon.said("one", &turn, "cancelled.");
+    daemon.ok(&["cancel", "one"]);
+    let ended = daemon.ended(&turn);
+    assert_eq!(ended["status"]["phase"], "Cancelled", "{ended:#}");
+    assert_eq!(ended["status"]["stopReason"], "cancelled", "{ended:#}");
+    let failed = daemon.ask("one", "[[fail]]");
+    assert_eq!(failed["status"]["code"], "TURN_FAILED", "{failed:#}");
+
+    let ran = daemon.cli(&["prompt", "one", "set", "--model", "large", "-o", "json"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let turn: Value = serde_json::from_str(&ran.out).unwrap();
+    let set = turn["status"]["config"].as_array().unwrap().iter();
+    let set: Vec<_> = set.map(|option| (&option["id"], &option["currentValue"])).collect();
+    let [model, thinking] = [json!("model"), json!("thought_level")];
+    assert_eq!(set, [(&model, &json!("large")), (&thinking, &json!("low"))], "{turn:#}");
+    let ran = daemon.cli(&["prompt", "one", "set", "--model", "enormous"]);
+    assert_eq!(ran.code, Some(65), "{ran:?}");
+    assert_eq!(daemon.get("sessions/one")["status"]["incarnation"], 1, "one process did it all");
+
+    // What it said of itself is in its record.
+    let agent = daemon.get("agents/demo");
+    assert_eq!(agent["status"]["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(agent["status"]["capabilities"]["loadSession"], false);
+    let table = daemon.ok(&["get", "agents"]);
+    assert_eq!(row(&table, "demo")[2..4], ["true", env!("CARGO_PKG_VERSION")], "{table}");
+    daemon.ok(&["delete", "session", "one", "--wait"]);
+
+    // By hand: it answers, and goes at the end of its input.
+    let line = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{}}\n";
+    let ran = daemon.cli_with(&["demo-agent"], line);
+    assert_eq!((ran.code, ran.out.lines().count()), (Some(0), 1), "{ran:?}");
+    let answer: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(answer["result"]["agentInfo"]["name"], "demo-agent", "{answer}");
 }
