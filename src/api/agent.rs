@@ -423,7 +423,7 @@ pub struct AgentStatus {
     /// The last look at the executable that somebody asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_check: Option<LastCheck>,
-    /// [`AVAILABLE`], `AuthRequired`, ...
+    /// `Available`, `AuthRequired`, ...
     #[serde(skip_serializing_if = "Conditions::is_empty")]
     pub conditions: Conditions,
 }

@@ -40,7 +40,8 @@ enum What {
 /// Look for the agents' programs again.
 #[derive(Debug, Args)]
 struct Check {
-    /// Agents; all if none is named. Exit code 1 if a named one is not available.
+    /// Agents; all if none is named. Of a named one that is not available it is said why, and the
+    /// exit code is 1.
     names: Vec<String>,
     /// How long to wait for the daemon's answer. Exit code 75 when it is over.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "30s")]
@@ -80,6 +81,9 @@ impl Check {
             agents.push(answer(&client, asked, self.timeout).await?);
         }
         show(&agents, context)?;
+        if !self.names.is_empty() {
+            agents.iter().for_each(tell_why);
+        }
         let missing: Vec<&str> = agents
             .iter()
             .filter(|agent| !agent.status.conditions.is_true(AVAILABLE))
@@ -128,7 +132,6 @@ fn decode(agent: Value) -> Result<Agent, Failure> {
         .map_err(|error| Failure::Failed(format!("the daemon's answer is no Agent: {error}")))
 }
 
-/// The table, and for those that are not available why.
 fn show(agents: &[Agent], context: &mut Context<'_>) -> Result<(), Failure> {
     const COLUMNS: [&str; 4] = ["Name", "Installed", "Executable", "Version"];
     let rows: Vec<Value> = agents.iter().map(|agent| json!({"cells": cells(agent)})).collect();
@@ -138,16 +141,16 @@ fn show(agents: &[Agent], context: &mut Context<'_>) -> Result<(), Failure> {
     if TablePrinter::new(false, false).print(&table, context.out)? == 0 {
         eprint_line("no agents found; `spawnlet agents import` adds the bundled ones");
     }
-    for agent in agents {
-        if let Some(condition) = agent.status.conditions.get(AVAILABLE)
-            && !agent.status.conditions.is_true(AVAILABLE)
-        {
-            let name = &agent.metadata.name;
-            let why = format!("agent/{name}: {}: {}", condition.reason, condition.message);
-            eprint_line(&one_line(&why));
-        }
-    }
     Ok(())
+}
+
+/// Says why an agent is not available, if it is not.
+fn tell_why(agent: &Agent) {
+    let conditions = &agent.status.conditions;
+    if let Some(found) = conditions.get(AVAILABLE).filter(|_| !conditions.is_true(AVAILABLE)) {
+        let name = &agent.metadata.name;
+        eprint_line(&one_line(&format!("agent/{name}: {}: {}", found.reason, found.message)));
+    }
 }
 
 fn cells(agent: &Agent) -> [String; 4] {
