@@ -9,6 +9,7 @@
 
 mod api;
 mod bad_input;
+mod callers;
 mod chaos;
 mod clocks;
 mod harness;
