@@ -53,6 +53,8 @@ pub(super) struct Bench {
     pub(super) limits: Limits,
     stopped_cleanly: bool,
     daemon: Option<Daemon>,
+    /// The running daemon's slots, or the last one's.
+    slots: SharedSlots,
 }
 
 impl Bench {
@@ -92,6 +94,7 @@ impl Bench {
             limits,
             stopped_cleanly: false,
             daemon: None,
+            slots: SharedSlots::default(),
         }
     }
 
@@ -106,6 +109,11 @@ impl Bench {
 
     /// Starts a daemon. No process of another one is left.
     pub(super) async fn start(&mut self) {
+        self.start_after(async |_| {}).await;
+    }
+
+    /// Starts a daemon whose loop runs only after somebody did something with its API.
+    pub(super) async fn start_after(&mut self, before: impl AsyncFnOnce(&Self)) {
         assert!(self.daemon.is_none());
         self.until("every process of the daemon before is gone", |bench| bench.ground.alive() == 0)
             .await;
@@ -116,6 +124,7 @@ impl Bench {
                 Err(_) => self.pass_time(LOOK).await,
             }
         };
+        before(self).await;
         let shutdown = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let ground = Arc::clone(&self.ground);
@@ -130,7 +139,7 @@ impl Bench {
         self.daemon = Some(Daemon { handle, tasks, shutdown });
     }
 
-    async fn build(&self) -> Result<(Service, Handle), crate::store::Error> {
+    async fn build(&mut self) -> Result<(Service, Handle), crate::store::Error> {
         let options = Options {
             store_id: "store".into(),
             boot_id: "boot".into(),
@@ -146,9 +155,9 @@ impl Bench {
             Some(faults) => (faults.clone(), faults.clone()),
             None => (self.gate.clone(), self.gate.clone()),
         };
-        let slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
+        self.slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
         let parts = Parts {
-            slots,
+            slots: self.slots.clone(),
             records: Records::new(store),
             blobs,
             journal: Arc::new(Paper(Arc::clone(&self.ground))),
@@ -156,6 +165,11 @@ impl Bench {
             clock: Arc::clone(&self.clock),
         };
         Controller::build(options, parts).await
+    }
+
+    /// The slots that admission and loop share.
+    pub(super) fn shared_slots(&self) -> SharedSlots {
+        self.slots.clone()
     }
 
     /// The daemon dies; its processes are killed as the shims would.

@@ -2,10 +2,13 @@
 
 mod agent;
 mod bench;
+mod callers;
 mod cancels;
 mod crashes;
 mod faults;
 mod gate;
 mod ground;
 mod processes;
+mod spawn;
+mod tree;
 mod turns;
