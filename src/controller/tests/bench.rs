@@ -18,8 +18,8 @@ use crate::plan::capacity::{Holder, Limits};
 use crate::slots::{SharedSlots, Slots};
 use crate::store::fault::{FaultStore, Plan};
 use crate::store::memory::MemoryStore;
-use crate::store::records::{Page, Records};
-use crate::store::{BlobId, Blobs, SharedBlobs, SharedStore, Store, Stream, keys};
+use crate::store::records::{Page, Records, decode};
+use crate::store::{BlobId, Blobs, Change, Rev, SharedBlobs, SharedStore, Store, Stream, keys};
 
 /// A look is taken so often while something is waited for.
 const LOOK: Duration = Duration::from_millis(5);
@@ -361,6 +361,35 @@ impl Bench {
         };
         let holders: Vec<Holder> = serde_json::from_slice(&record.value).unwrap();
         holders.into_iter().map(|holder| holder.turn).collect()
+    }
+
+    /// What happened to records of a kind since a revision. The clock is paused, so the second is
+    /// over once nothing more is told.
+    pub(super) async fn changes_since(&self, kind: Kind, from: Rev) -> Vec<Change> {
+        let mut watch = self.memory.watch(&keys::kind_prefix(kind), from).await.unwrap();
+        let mut changes = Vec::new();
+        let quiet = Duration::from_secs(1);
+        while let Ok(Some(change)) = tokio::time::timeout(quiet, watch.next()).await {
+            changes.push(change);
+        }
+        changes
+    }
+
+    /// How often a turn's record became final.
+    pub(super) async fn times_ended(&self, name: &str) -> usize {
+        let mut ends = 0;
+        let mut was_final = false;
+        for change in self.changes_since(Kind::Turn, Rev::default()).await {
+            let Change::Put(record) = change else { continue };
+            let turn = decode::<TurnSpec>(&record.key, &record.value, record.rev).unwrap();
+            if turn.metadata.name.as_str() == name {
+                let is_final = turn.status.phase.is_final();
+                assert!(is_final || !was_final, "{name} is not final any more");
+                ends += usize::from(is_final && !was_final);
+                was_final = is_final;
+            }
+        }
+        ends
     }
 
     /// Nothing runs any more, and nothing was promised that was not kept.
