@@ -414,6 +414,9 @@ pub struct AgentStatus {
     /// The last start that reached a ready session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_start: Option<LastStart>,
+    /// The last look at the executable that somebody asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_check: Option<LastCheck>,
     /// `Available`, `AuthRequired`, ...
     #[serde(skip_serializing_if = "Conditions::is_empty")]
     pub conditions: Conditions,
@@ -427,6 +430,17 @@ pub struct LastStart {
     pub at: Time,
     /// How long launch, `initialize` and `session/new` took together.
     pub took: Dur,
+}
+
+/// The last look at an agent's executable that somebody asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LastCheck {
+    /// When.
+    pub at: Time,
+    /// Which request it answers: the value of the annotation `spawnlet.dev/check-requested`, or its
+    /// first 128 characters.
+    pub request: String,
 }
 
 impl Spec for AgentSpec {

@@ -524,6 +524,16 @@ pub(super) async fn drop_blobs(records: &Records, turn: Uid) {
     }
 }
 
+/// Writes an agent's status over what was seen of it.
+pub(super) async fn record_agent(
+    records: &Records,
+    seen: &Agent,
+    wanted: &Agent,
+) -> Result<(), Error> {
+    Txn::new().update(seen, wanted).commit(records.store().as_ref()).await?;
+    Ok(())
+}
+
 /// The commit of a change: every record by compare-and-swap on what the world holds.
 fn transaction(world: &World, change: &Change) -> Txn {
     let mut txn = Txn::new();

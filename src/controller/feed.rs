@@ -57,6 +57,10 @@ async fn catch_up(controller: &Controller) -> Rev {
                 continue;
             }
         };
+        if let Err(error) = controller.agents.look_at_all(Trigger::Resync).await {
+            tracing::warn!(%error, "the agents could not be read");
+            continue;
+        }
         if controller.resync().await {
             return head;
         }
@@ -117,6 +121,9 @@ impl Controller {
             },
             Kind::Agent | Kind::Workspace => {
                 let Some(object) = object_key(key) else { return };
+                if kind == Kind::Agent {
+                    self.agents.changed(object.name.clone());
+                }
                 let prefix = keys::waiting_for_prefix(kind, &object.namespace, &object.name);
                 match self.records.pointed_at(&prefix).await {
                     Ok(waiting) => self.add_all(&waiting, Trigger::Watch),

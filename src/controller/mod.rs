@@ -9,6 +9,7 @@
 //! is caught, counted and tried again; the long waits are states, not awaits.
 
 mod act;
+mod agents;
 mod feed;
 mod live;
 mod observe;
@@ -42,6 +43,7 @@ use crate::slots::SharedSlots;
 use crate::store::SharedBlobs;
 use crate::store::records::Records;
 
+use agents::Agents;
 use live::Registry;
 use process::Launcher;
 use prompts::PromptLog;
@@ -123,6 +125,7 @@ pub struct Controller {
     /// The pumps of all processes.
     pumps: Mutex<JoinSet<()>>,
     reporter: Reporter,
+    agents: Arc<Agents>,
     is_stopping: AtomicBool,
     /// Sessions of the boot that were not looked at yet.
     booting: Mutex<HashSet<ObjectKey>>,
@@ -185,6 +188,11 @@ impl Controller {
         let queue = Arc::new(Queue::new(Arc::clone(&parts.clock)));
         let reporter =
             Reporter::new(parts.records.clone(), Arc::clone(&parts.clock), options.retention);
+        let agents = Arc::new(Agents::new(
+            parts.records.clone(),
+            Arc::clone(&parts.launcher),
+            Arc::clone(&parts.clock),
+        ));
         let controller = Arc::new(Self {
             options,
             records: parts.records,
@@ -199,6 +207,7 @@ impl Controller {
             taken: Mutex::new(HashSet::new()),
             pumps: Mutex::new(JoinSet::new()),
             reporter,
+            agents,
             is_stopping: AtomicBool::new(false),
             booting: Mutex::new(HashSet::new()),
             booted: watch::channel(false).0,
@@ -349,6 +358,8 @@ impl Service {
         let mut helpers = JoinSet::new();
         let feeds = CancellationToken::new();
         let rev = controller.boot().await?;
+        controller.agents.look_at_all(Trigger::Boot).await?;
+        helpers.spawn(Arc::clone(&controller.agents).run(feeds.clone()));
         helpers.spawn(feed::follow(Arc::clone(&controller), rev, feeds.clone()));
         let reporting = CancellationToken::new();
         helpers.spawn({

@@ -114,8 +114,13 @@ fn live(point: Point, state: ProcessState) -> Live {
     let mut live = Model::live(1);
     // The start began just now; what is silent has been so for an hour.
     live.launched_at = crate::clock::Mono(3_600_000);
-    let initialized =
-        Initialized { protocol_version: 1, capabilities: capable(), auth_methods: Vec::new() };
+    let initialized = Initialized {
+        protocol_version: 1,
+        capabilities: capable(),
+        auth_methods: Vec::new(),
+        version: None,
+        declared: None,
+    };
     if point.stage >= 3 {
         live.acp.initialize = Call::Done(initialized);
     }

@@ -315,8 +315,8 @@ fn handshake(draft: &mut Draft<'_>, index: usize, live: &Live) {
     }
 }
 
-/// A start that succeeded is told on the agent, at most once a minute: from then on a start that
-/// may download first has no more time than others.
+/// A start that succeeded is told on the agent, with what the agent said of itself, at most once a
+/// minute: from then on a start that may download first has no more time than others.
 fn note_start(draft: &mut Draft<'_>, live: &Live) {
     let Finding::Found(agent) = &draft.world.agent else { return };
     let took = draft.now.mono.since(live.launched_at);
@@ -327,6 +327,10 @@ fn note_start(draft: &mut Draft<'_>, live: &Live) {
         let mut agent = (**agent).clone();
         let took = Dur::from_millis(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
         agent.status.last_start = Some(LastStart { at: draft.time(), took });
+        if let Call::Done(told) = &live.acp.initialize {
+            agent.status.version.clone_from(&told.version);
+            agent.status.capabilities.clone_from(&told.declared);
+        }
         draft.change.agent = Some(agent);
     }
 }

@@ -14,6 +14,7 @@
 // A new variant has to be thought of everywhere that decides.
 #![deny(clippy::wildcard_enum_match_arm)]
 
+pub mod agent;
 pub mod capacity;
 pub mod deadlines;
 mod draft;

@@ -244,6 +244,8 @@ impl Model {
                     protocol_version: 1,
                     capabilities: capable(),
                     auth_methods: Vec::new(),
+                    version: Some("1.2".into()),
+                    declared: Some(serde_json::json!({"loadSession": true})),
                 });
             }
             Step::Open(how) => {

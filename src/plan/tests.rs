@@ -26,6 +26,8 @@ fn open() -> Model {
         protocol_version: 1,
         capabilities: capable(),
         auth_methods: Vec::new(),
+        version: Some("1.2".into()),
+        declared: Some(serde_json::json!({"loadSession": true})),
     });
     live.acp.open = Call::Done(Opened { acp_session_id: "acp".into() });
     model.process = Process::Live(Box::new(live));

@@ -298,6 +298,10 @@ pub struct Initialized {
     pub capabilities: Capabilities,
     /// The ways to log in that it offers, for messages.
     pub auth_methods: Vec<String>,
+    /// Its version, as it tells it.
+    pub version: Option<String>,
+    /// Its capabilities as it wrote them, for the record; nothing decides by them.
+    pub declared: Option<serde_json::Value>,
 }
 
 /// An open ACP session.

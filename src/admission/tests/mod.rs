@@ -4,6 +4,7 @@ mod create;
 mod delete;
 mod faults;
 mod manifests;
+mod spawn;
 mod turns;
 mod update;
 

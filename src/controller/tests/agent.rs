@@ -167,7 +167,12 @@ impl Agent {
         } else {
             json!({"loadSession": true, "sessionCapabilities": {"resume": {}, "close": {}}})
         };
-        self.answer(id, json!({"protocolVersion": 1, "agentCapabilities": capabilities})).await;
+        self.answer(
+            id,
+            json!({"protocolVersion": 1, "agentCapabilities": capabilities,
+            "agentInfo": {"name": "scripted", "version": "1.2.3"}}),
+        )
+        .await;
     }
 
     async fn on_prompt(&mut self, id: &Value, message: &Value) {

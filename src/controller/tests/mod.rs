@@ -1,6 +1,7 @@
 //! The whole loop in memory: a store, agents and processes that are tasks, and paused time.
 
 mod agent;
+mod agents;
 mod bench;
 mod cancels;
 mod crashes;
