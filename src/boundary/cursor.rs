@@ -34,7 +34,12 @@ impl Cursors {
     #[must_use]
     pub fn new(secret: &[u8]) -> Self {
         // Its own use of the secret: no mark tells anything of another use.
-        Self { key: Sha256::new_with_prefix(b"spawnlet-cursor-1:").chain_update(secret).finalize().into() }
+        Self {
+            key: Sha256::new_with_prefix(b"spawnlet-cursor-1:")
+                .chain_update(secret)
+                .finalize()
+                .into(),
+        }
     }
 
     /// The cursor of a place in a response.
@@ -133,7 +138,9 @@ mod tests {
         let mut taken = 0;
         for round in 0..100_000 {
             let forged = match round % 4 {
-                0 => hex(&std::array::from_fn::<u8, { OFFSET_BYTES + MARK_BYTES }, _>(|_| random.random())),
+                0 => hex(&std::array::from_fn::<u8, { OFFSET_BYTES + MARK_BYTES }, _>(|_| {
+                    random.random()
+                })),
                 // One digit of a real one is another.
                 1 => {
                     let at = random.random_range(0..CURSOR_CHARS);
