@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::field::FieldErrorReason;
-use super::{Conditions, Dur, FieldErrors, FieldPath, Kind, Object, Spec, Time, command, validate};
+use super::{
+    CHECK_REQUESTED, Conditions, Dur, FieldErrors, FieldPath, Kind, Object, ObjectMeta, Spec, Time,
+    command, validate,
+};
 
 /// An `Agent` record.
 pub type Agent = Object<AgentSpec>;
@@ -395,6 +398,9 @@ pub enum McpTransport {
     Http,
 }
 
+/// The condition that says whether sessions can use the agent.
+pub const AVAILABLE: &str = "Available";
+
 /// Observed state of an `Agent`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -430,6 +436,17 @@ pub struct LastStart {
     pub at: Time,
     /// How long launch, `initialize` and `session/new` took together.
     pub took: Dur,
+}
+
+/// How much of a request is written back: a token, not a text.
+const CHECK_REQUEST_CHARS_MAX: usize = 128;
+
+/// The request to look at an agent's executable again that stands in its annotations, as the status
+/// tells it once it is answered.
+#[must_use]
+pub fn check_request(metadata: &ObjectMeta) -> Option<String> {
+    let request = metadata.annotations.get(CHECK_REQUESTED)?;
+    Some(request.chars().take(CHECK_REQUEST_CHARS_MAX).collect())
 }
 
 /// The last look at an agent's executable that somebody asked for.

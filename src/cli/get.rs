@@ -238,7 +238,7 @@ impl Get {
 }
 
 /// All pages of a list as one.
-async fn whole_list(
+pub(super) async fn whole_list(
     client: &Client,
     path: &str,
     selectors: &[(&str, &str)],

@@ -4,14 +4,9 @@
 //! The loop's part is `controller::agents`. Nothing is started for it: version, capabilities and
 //! the last start come from sessions (`plan::launch`), and stay as they are here.
 
-use crate::api::agent::LastCheck;
+use crate::api::agent::{AVAILABLE, LastCheck, check_request};
 use crate::api::condition::ConditionStatus;
-use crate::api::{Agent, AgentStatus, CHECK_REQUESTED, Time};
-
-/// The condition that says whether sessions can use the agent.
-const AVAILABLE: &str = "Available";
-/// How much of a request is written back: a token, not a text.
-const REQUEST_CHARS_MAX: usize = 128;
+use crate::api::{Agent, AgentStatus, Time};
 
 /// What a look for an agent's executable found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,11 +33,10 @@ pub fn status(agent: &Agent, lookup: &Lookup, now: Time) -> AgentStatus {
     let (holds, reason, message) = available(agent, lookup);
     let generation = agent.metadata.generation;
     status.conditions.set(AVAILABLE, holds, reason, message, generation, now);
-    if let Some(request) = agent.metadata.annotations.get(CHECK_REQUESTED) {
-        let request: String = request.chars().take(REQUEST_CHARS_MAX).collect();
-        if status.last_check.as_ref().is_none_or(|last| last.request != request) {
-            status.last_check = Some(LastCheck { at: now, request });
-        }
+    if let Some(request) = check_request(&agent.metadata)
+        && status.last_check.as_ref().is_none_or(|last| last.request != request)
+    {
+        status.last_check = Some(LastCheck { at: now, request });
     }
     status
 }
@@ -68,7 +62,7 @@ fn available(agent: &Agent, lookup: &Lookup) -> (ConditionStatus, &'static str, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{AgentSpec, ObjectMeta};
+    use crate::api::{AgentSpec, CHECK_REQUESTED, ObjectMeta};
 
     fn agent(enabled: bool) -> Agent {
         let spec = AgentSpec { command: Some("a".into()), enabled, ..AgentSpec::default() };
@@ -122,7 +116,7 @@ mod tests {
         let lookup = Lookup::BelowSession;
         agent.status = status(&agent, &lookup, at(5));
         let request = &agent.status.last_check.as_ref().unwrap().request;
-        assert_eq!(request.chars().count(), REQUEST_CHARS_MAX);
+        assert_eq!(request.chars().count(), 128);
         assert_eq!(status(&agent, &lookup, at(9)), agent.status);
     }
 }

@@ -1,5 +1,6 @@
 //! What admission takes, what it refuses, and what is then in the store.
 
+mod bounds;
 mod create;
 mod delete;
 mod faults;

@@ -35,7 +35,7 @@ impl Inputs for Machine {
     }
 }
 
-fn ask() -> PromptRequest {
+pub(super) fn ask() -> PromptRequest {
     PromptRequest {
         agent: "stub".to_owned(),
         prompt: "hello".to_owned(),
@@ -44,12 +44,12 @@ fn ask() -> PromptRequest {
     }
 }
 
-fn on(session: &Session) -> PromptRequest {
+pub(super) fn on(session: &Session) -> PromptRequest {
     PromptRequest { session: Some(session.metadata.uid.clone()), ..ask() }
 }
 
 /// A bench with the agent `stub`, the workspace `w` and a way to callers.
-async fn bench(limits: Limits) -> Bench {
+pub(super) async fn bench(limits: Limits) -> Bench {
     let bench = Bench::with(limits);
     bench.create(Kind::Agent, agent("stub")).await.unwrap();
     let folders = json!([{"id": "one", "path": "/one"}, {"id": "two", "path": "/two"}]);
@@ -59,7 +59,7 @@ async fn bench(limits: Limits) -> Bench {
 }
 
 /// Bounds that only what a test is about can meet.
-fn wide() -> Limits {
+pub(super) fn wide() -> Limits {
     Limits {
         turns: capacity::Limits { max_active_turns: 1000, max_active_turns_per_parent: 1000 },
         children_per_root: 1000,
@@ -68,14 +68,14 @@ fn wide() -> Limits {
     }
 }
 
-async fn caller(bench: &Bench, name: &str) -> Caller {
+pub(super) async fn caller(bench: &Bench, name: &str) -> Caller {
     let request = TokenRequest { workspace: Some("w".to_owned()), ..TokenRequest::default() };
     let made = bench.admission.create_token(&"default".into(), &name.into(), &request).await;
     let token = made.map(|made| made.token).unwrap();
     bench.admission.bearer(&token).await.unwrap().unwrap().caller
 }
 
-async fn prompt(
+pub(super) async fn prompt(
     bench: &Bench,
     caller: &Caller,
     request: PromptRequest,
@@ -98,7 +98,7 @@ async fn refused(bench: &Bench, caller: &Caller, request: PromptRequest) -> Code
 }
 
 /// Ends a turn as the controller does: its slot is given back in the same commit.
-async fn finish(bench: &Bench, made: &Made) {
+pub(super) async fn finish(bench: &Bench, made: &Made) {
     let turn = bench.turn(made.turn.metadata.name.as_str()).await;
     let session = bench.session(made.session.metadata.name.as_str()).await;
     let (mut ended, mut idle) = (turn.clone(), session.clone());
