@@ -11,6 +11,7 @@ pub mod api;
 pub mod cli;
 pub mod clock;
 pub mod controller;
+pub mod demo;
 pub mod manifests;
 pub mod options;
 pub mod plan;
