@@ -556,7 +556,7 @@ fn transaction(world: &World, change: &Change) -> Txn {
     }
     for turn in &change.remove_turns {
         let open = world.turns.iter().map(|open| &open.record);
-        let stored = world.below.iter().flat_map(|below| &below.turns);
+        let stored = world.below.iter().flatten();
         let seen = open.chain(stored).find(|seen| seen.metadata.uid == turn.metadata.uid);
         if let Some(seen) = seen {
             txn = txn.remove(seen);

@@ -122,6 +122,8 @@ pub struct Controller {
     line: Mutex<Line<ObjectKey>>,
     /// Turns that this daemon took.
     taken: Mutex<HashSet<Uid>>,
+    /// Turns that held a slot when the loop was built: by a daemon before this one.
+    held_before: HashSet<Uid>,
     /// The pumps of all processes.
     pumps: Mutex<JoinSet<()>>,
     reporter: Reporter,
@@ -176,7 +178,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Controller {
-    /// Puts the loop together. Leftovers of other daemons must be gone by now.
+    /// Puts the loop together. Leftovers of other daemons must be gone by now, and nobody may take a
+    /// slot yet: whoever holds one now holds it by a daemon before this one.
     ///
     /// # Errors
     ///
@@ -185,6 +188,9 @@ impl Controller {
         options: Options,
         parts: Parts,
     ) -> Result<(Service, Handle), crate::store::Error> {
+        let holders = parts.slots.lock().await;
+        let held_before = holders.holders().iter().map(|holder| holder.turn.clone()).collect();
+        drop(holders);
         let queue = Arc::new(Queue::new(Arc::clone(&parts.clock)));
         let reporter =
             Reporter::new(parts.records.clone(), Arc::clone(&parts.clock), options.retention);
@@ -205,6 +211,7 @@ impl Controller {
             slots: parts.slots,
             line: Mutex::default(),
             taken: Mutex::new(HashSet::new()),
+            held_before,
             pumps: Mutex::new(JoinSet::new()),
             reporter,
             agents,
@@ -276,6 +283,10 @@ impl Controller {
         };
         let decided = plan(&world, started);
         let (steps, failure, is_stale) = self.carry_out(key, &world, &decided).await;
+        for name in &decided.wakes {
+            let child = ObjectKey { namespace: key.namespace.clone(), name: name.clone() };
+            self.queue.add(child, Trigger::Watch);
+        }
         if decided.waits_for_slot {
             lock(&self.line).join(key, world.session.status.lineage.parent.as_ref());
         } else if !is_stale {

@@ -1,5 +1,8 @@
 //! The planner's rules, a row of the tables of the contract each.
 
+mod spawn;
+mod tree;
+
 use std::time::Duration;
 
 use crate::api::session::{DesiredState, EndOutcome, ProcessRecord, ProcessState, SessionPhase};

@@ -9,16 +9,14 @@
 //! memory, headers and connections are bounded; nothing but desired state is written; every
 //! response is `no-store`; no token is ever logged.
 //!
-//! Absent on purpose: CORS, compression (wrong for watches), protobuf, and for now: caller tokens,
-//! server-side apply, JSON patch, OpenAPI, the reviews of `kubectl auth`.
+//! Absent on purpose: CORS, compression (wrong for watches), protobuf, and for now: writes and
+//! watches of callers (they read what is theirs), server-side apply, JSON patch, OpenAPI, the reviews of `kubectl auth`.
 
 pub mod age;
 mod body;
 mod discovery;
-pub mod guard;
 mod health;
 mod query;
-mod rate;
 mod read;
 mod render;
 mod reports;
@@ -26,6 +24,7 @@ pub mod resource;
 mod response;
 mod selector;
 mod serve;
+mod sight;
 mod status;
 mod table;
 #[cfg(test)]
@@ -42,24 +41,22 @@ use axum::body::Body;
 use axum::extract::{Request, State as AxumState};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
-use tower_http::catch_panic::CatchPanicLayer;
 
-pub use body::BODY_BYTES_MAX;
-pub use guard::{Guard, Rules};
 pub use render::printable;
 pub use serve::{Listener, serve};
 pub use status::Failure;
 
 use crate::admission::Admission;
 use crate::clock::SharedClock;
+use crate::guard;
 use crate::ports::{Health, Live, Manifests};
 use crate::store::{SharedBlobs, SharedStore};
 use query::Query;
 use resource::{Item, Resource, Target, parse_path};
+use sight::Sight;
 
 /// What the API is built on.
 pub struct State {
@@ -77,20 +74,14 @@ pub struct State {
     pub health: Arc<dyn Health>,
     /// For ages.
     pub clock: SharedClock,
-    /// Who is let in.
-    pub guard: Arc<Guard>,
     /// Ends watches and followed streams.
     pub shutdown: CancellationToken,
 }
 
-/// The API as a router: every path goes through the guard.
+/// The API as a router, to be put behind the guard ([`crate::guard::protect`]): a request that did
+/// not come through it is refused here, but for whether the daemon is alive.
 pub fn router(state: State) -> Router {
-    let guard = Arc::clone(&state.guard);
-    Router::new()
-        .fallback(answer)
-        .with_state(Arc::new(state))
-        .layer(CatchPanicLayer::custom(on_panic))
-        .layer(middleware::from_fn_with_state(guard, guard::check))
+    Router::new().fallback(answer).with_state(Arc::new(state))
 }
 
 async fn answer(AxumState(state): AxumState<Arc<State>>, request: Request) -> Response {
@@ -104,7 +95,7 @@ async fn answer(AxumState(state): AxumState<Arc<State>>, request: Request) -> Re
     // A body that nobody read is read now, else the connection would be closed under the client's
     // next request without a word.
     let is_clean = match body {
-        Some(body) => body::read(&parts.headers, body).await.is_ok(),
+        Some(body) => body::read(body).await.is_ok(),
         None => !matches!(
             response.status(),
             StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT
@@ -113,7 +104,8 @@ async fn answer(AxumState(state): AxumState<Arc<State>>, request: Request) -> Re
     if !is_clean {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    let (method, path, code) = (&parts.method, parts.uri.path(), response.status().as_u16());
+    let path = guard::shown(parts.uri.path());
+    let (method, code) = (&parts.method, response.status().as_u16());
     tracing::debug!(%method, path, code, "request");
     response
 }
@@ -126,11 +118,15 @@ async fn dispatch(
     let path = parts.uri.path();
     let target = parse_path(path).ok_or_else(|| Failure::no_such_path(path))?;
     let query = Query::of(&parts.uri)?;
+    if target == Target::Alive && is_read(parts) {
+        return Ok(health::alive());
+    }
+    let sight = Sight::of(state, parts, &target).await?;
     match target {
         Target::Collection { resource, namespace } => {
-            collection(state, resource, namespace, &query, parts, body).await
+            collection(state, &sight, resource, namespace, &query, parts, body).await
         }
-        Target::Item(item) => one(state, &item, &query, parts, body).await,
+        Target::Item(item) => one(state, &sight, &item, &query, parts, body).await,
         _ if !is_read(parts) => Err(Failure::method_not_allowed(parts.method.as_str(), "GET is")),
         Target::Alive => Ok(health::alive()),
         Target::Ready => Ok(health::ready(state, &parts.headers, &query)),
@@ -148,6 +144,7 @@ const fn is_read(parts: &Parts) -> bool {
 
 async fn collection(
     state: &Arc<State>,
+    sight: &Sight,
     resource: Resource,
     namespace: Option<String>,
     query: &Query,
@@ -165,9 +162,13 @@ async fn collection(
         }
         (&(Method::GET | Method::HEAD), Resource::Records(kind)) => {
             if query.bool("watch")? {
+                // A caller's children change while it watches; for now it lists.
+                if !sight.is_all() {
+                    return Err(Failure::no_such_path(parts.uri.path()));
+                }
                 watch::open(state, resource, kind, namespace, headers, query).await
             } else {
-                read::list(state, resource, kind, namespace, headers, query).await
+                read::list(state, sight, resource, kind, namespace, headers, query).await
             }
         }
         (&Method::POST, Resource::Records(kind)) if resource.is_writable() => {
@@ -188,6 +189,7 @@ async fn collection(
 
 async fn one(
     state: &Arc<State>,
+    sight: &Sight,
     item: &Item,
     query: &Query,
     parts: &Parts,
@@ -203,22 +205,24 @@ async fn one(
             "one object is watched through its collection: \
              ?watch=true&fieldSelector=metadata.name=NAME",
         )),
-        (None, _) if is_read => read::get(state, item, kind, &parts.headers, query).await,
+        (None, _) if is_read => read::get(state, sight, item, kind, &parts.headers, query).await,
         (None, _) if item.resource.is_writable() => {
             write::change(state, item, kind, query, parts, body).await
         }
         (Some("status"), _) if is_read && discovery::has_status(item.resource) => {
-            read::get(state, item, kind, &parts.headers, query).await
+            read::get(state, sight, item, kind, &parts.headers, query).await
         }
         (Some("status"), _) if discovery::has_status(item.resource) => Err(Failure::forbidden(
             "status is written by the daemon alone; write spec to say what you want",
         )),
         (Some("transcript"), Kind::Session) if is_read => {
-            transcript::transcript(state, item, query).await
+            transcript::transcript(state, sight, item, query).await
         }
-        (Some("logs"), Kind::Session) if is_read => transcript::logs(state, item, query).await,
+        (Some("logs"), Kind::Session) if is_read => {
+            transcript::logs(state, sight, item, query).await
+        }
         (Some("response"), Kind::Turn) if is_read => {
-            response::response(state, item, &parts.headers).await
+            response::response(state, sight, item, &parts.headers).await
         }
         (Some("transcript" | "logs"), Kind::Session) | (Some("response"), Kind::Turn) => {
             Err(Failure::method_not_allowed(parts.method.as_str(), "GET is"))
@@ -258,15 +262,4 @@ fn text_response(code: StatusCode, body: impl Into<Body>) -> Response {
 fn never_stored(mut response: Response) -> Response {
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
-}
-
-/// A bug ends its own request only. The panic's text is in the log, not in the answer.
-fn on_panic(panic: Box<dyn std::any::Any + Send + 'static>) -> Response {
-    let text = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("not a text");
-    tracing::error!(panic = text, "a request panicked");
-    Failure::internal("the daemon failed on this request; its log says more").into_response()
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::query::Query;
 use super::resource::{Item, Resource};
 use super::selector::Filter;
+use super::sight::Sight;
 use super::status::Failure;
 use super::view::{ListMeta, View};
 use super::{State, ok};
@@ -21,28 +22,35 @@ const PAGE_RECORDS: usize = 256;
 /// One object, by name or uid.
 pub(super) async fn get(
     state: &State,
+    sight: &Sight,
     item: &Item,
     kind: Kind,
     headers: &HeaderMap,
     query: &Query,
 ) -> Result<Response, Failure> {
     let view = View::of(headers, query)?;
-    let record = find(state, item, kind).await?;
+    let record = find(state, sight, item, kind).await?;
     let mut object = object_of(&record)?;
     overlay_activity(state, kind, &mut object);
     Ok(ok(&view.one(item.resource, object, state.clock.now().time)))
 }
 
-/// The record that a path names: by name, or by uid if no record has that name.
-pub(super) async fn find(state: &State, item: &Item, kind: Kind) -> Result<Record, Failure> {
-    let key = key_of(item, kind);
-    if let Some(record) = state.store.get(&key).await? {
-        return Ok(record);
+/// The record that a path names: by name, or by uid if no record has that name. What the one who
+/// asks does not see is not there.
+pub(super) async fn find(
+    state: &State,
+    sight: &Sight,
+    item: &Item,
+    kind: Kind,
+) -> Result<Record, Failure> {
+    let found = match state.store.get(&key_of(item, kind)).await? {
+        Some(record) => Some(record),
+        None => by_uid(state, item, kind, &Uid::new(item.name.as_str())).await?,
+    };
+    match found {
+        Some(record) if sight.is_all() || sight.sees(kind, &object_of(&record)?) => Ok(record),
+        Some(_) | None => Err(Failure::not_found(item.resource, &item.name)),
     }
-    if let Some(record) = by_uid(state, item, kind, &Uid::new(item.name.as_str())).await? {
-        return Ok(record);
-    }
-    Err(Failure::not_found(item.resource, &item.name))
 }
 
 /// The key of the record that a path names by name.
@@ -127,6 +135,7 @@ fn overlay_activity(state: &State, kind: Kind, object: &mut Value) {
 /// All objects of a kind that match.
 pub(super) async fn list(
     state: &State,
+    sight: &Sight,
     resource: Resource,
     kind: Kind,
     namespace: Option<&str>,
@@ -135,6 +144,7 @@ pub(super) async fn list(
 ) -> Result<Response, Failure> {
     let view = View::of(headers, query)?;
     let filter = Filter::of(resource, query)?;
+    let matches = |object: &Value| filter.matches(object) && sight.sees(kind, object);
     let limit = match query.number("limit")? {
         None | Some(0) => usize::MAX,
         Some(limit) => usize::try_from(limit).unwrap_or(usize::MAX),
@@ -145,7 +155,7 @@ pub(super) async fn list(
         Some(token) => Page::from_token(token, &prefix)?,
         None => Page::default(),
     };
-    let (objects, meta) = fill(state, &prefix, &filter, limit, page).await?;
+    let (objects, meta) = fill(state, &prefix, &matches, limit, page).await?;
     Ok(ok(&view.list(resource, objects, &meta, state.clock.now().time)))
 }
 
@@ -202,7 +212,7 @@ impl Page {
 async fn fill(
     state: &State,
     prefix: &str,
-    filter: &Filter,
+    matches: &(dyn Fn(&Value) -> bool + Sync),
     limit: usize,
     mut page: Page,
 ) -> Result<(Vec<Value>, ListMeta), Failure> {
@@ -217,7 +227,7 @@ async fn fill(
         for (index, record) in records.into_iter().enumerate() {
             let object = object_of(&record)?;
             page.after = Some(record.key);
-            if filter.matches(&object) {
+            if matches(&object) {
                 objects.push(object);
             }
             if objects.len() == limit && !(is_last && index + 1 == count) {

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::read::{find, object_of};
 use super::resource::Item;
+use super::sight::Sight;
 use super::status::Failure;
 use super::transcript::{Failed, READ_BYTES, no_sniffing, uid_of};
 use super::{State, never_stored};
@@ -27,12 +28,13 @@ const SEARCH_RECORDS: usize = 256;
 /// The response, or the one range of it that was asked for.
 pub(super) async fn response(
     state: &Arc<State>,
+    sight: &Sight,
     item: &Item,
     headers: &HeaderMap,
 ) -> Result<Response, Failure> {
-    let record = match find(state, item, Kind::Turn).await {
+    let record = match find(state, sight, item, Kind::Turn).await {
         Ok(record) => record,
-        Err(failure) => by_response_id(state, item).await?.ok_or(failure)?,
+        Err(failure) => by_response_id(state, sight, item).await?.ok_or(failure)?,
     };
     let turn = object_of(&record)?;
     let blob = BlobId { owner: uid_of(&turn), stream: Stream::Response };
@@ -64,7 +66,11 @@ pub(super) async fn response(
 }
 
 /// The turn of this namespace whose response has this id.
-async fn by_response_id(state: &State, item: &Item) -> Result<Option<Record>, Failure> {
+async fn by_response_id(
+    state: &State,
+    sight: &Sight,
+    item: &Item,
+) -> Result<Option<Record>, Failure> {
     if uuid::Uuid::parse_str(&item.name).is_err() {
         return Ok(None);
     }
@@ -76,7 +82,9 @@ async fn by_response_id(state: &State, item: &Item) -> Result<Option<Record>, Fa
         let is_last = records.len() < SEARCH_RECORDS;
         for record in records {
             let turn = object_of(&record)?;
-            if turn.pointer("/status/responseId").and_then(Value::as_str) == Some(&item.name) {
+            let is_named =
+                turn.pointer("/status/responseId").and_then(Value::as_str) == Some(&item.name);
+            if is_named && sight.sees(Kind::Turn, &turn) {
                 return Ok(Some(record));
             }
             after = Some(record.key);

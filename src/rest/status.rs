@@ -59,6 +59,16 @@ impl Failure {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
+    /// 401: nobody knows who asks.
+    #[must_use]
+    pub fn unauthorized() -> Self {
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            "Unauthorized",
+            "Unauthorized: send `Authorization: Bearer TOKEN`",
+        )
+    }
+
     /// 403: understood and refused.
     #[must_use]
     pub fn forbidden(message: impl Into<String>) -> Self {
@@ -126,13 +136,6 @@ impl Failure {
     #[must_use]
     pub fn unsupported_media_type(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
-    }
-
-    /// 429: a limit of the caller's is reached; nothing was done.
-    #[must_use]
-    pub fn too_many(message: impl Into<String>) -> Self {
-        let message = format!("{}; try again in a second", message.into());
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).retry_after(1)
     }
 
     /// 500, with what the client may know; the rest is in the log.

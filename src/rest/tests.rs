@@ -19,6 +19,7 @@ use tower::ServiceExt;
 use super::*;
 use crate::api::{Condition, Kind, Uid};
 use crate::clock::ManualClock;
+use crate::guard::{Guard, Rules};
 use crate::ports::{LiveActivity, Manifest};
 use crate::store::memory::MemoryStore;
 use crate::store::{Blobs, Commit, Key, Op, Rev, Store, keys};
@@ -118,7 +119,8 @@ impl Fixture {
             crate::slots::SharedSlots::default(),
             crate::admission::Limits::default(),
         ));
-        let guard = Arc::new(Guard::new(TOKEN, Rules::default(), Arc::clone(&clock)));
+        let rules = Rules::default();
+        let guard = Arc::new(Guard::new(TOKEN, Arc::clone(&admission), rules, Arc::clone(&clock)));
         let router = router(State {
             admission: Arc::clone(&admission),
             store: Arc::clone(&store) as SharedStore,
@@ -127,9 +129,9 @@ impl Fixture {
             manifests: Arc::clone(&ports) as Arc<dyn Manifests>,
             health: Arc::clone(&ports) as Arc<dyn Health>,
             clock: Arc::clone(&clock),
-            guard: Arc::clone(&guard),
             shutdown: shutdown.clone(),
         });
+        let router = guard::protect(router, Arc::clone(&guard));
         Self { store, ports, admission, guard, shutdown, router }
     }
 

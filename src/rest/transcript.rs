@@ -18,6 +18,7 @@ use super::query::Query;
 use super::read::{find, object_at, object_of, pointed};
 use super::render::{Format, Renderer};
 use super::resource::{Item, Resource};
+use super::sight::Sight;
 use super::status::Failure;
 use super::{State, never_stored, text_response};
 use crate::api::turn::TurnPhase;
@@ -30,13 +31,14 @@ pub(super) const READ_BYTES: usize = 64 * 1024;
 /// `.../logs`: the agent's standard error with `stderr=1`, else the transcript.
 pub(super) async fn logs(
     state: &Arc<State>,
+    sight: &Sight,
     item: &Item,
     query: &Query,
 ) -> Result<Response, Failure> {
     if !query.bool("stderr")? {
-        return transcript(state, item, query).await;
+        return transcript(state, sight, item, query).await;
     }
-    let session = object_of(&find(state, item, Kind::Session).await?)?;
+    let session = object_of(&find(state, sight, item, Kind::Session).await?)?;
     match state.live.stderr(&uid_of(&session)) {
         Some(bytes) => {
             let mut response = text_response(StatusCode::OK, bytes);
@@ -58,12 +60,13 @@ pub(super) async fn logs(
 /// `.../transcript?turn=&follow=&format=`.
 pub(super) async fn transcript(
     state: &Arc<State>,
+    sight: &Sight,
     item: &Item,
     query: &Query,
 ) -> Result<Response, Failure> {
     let format = Format::parse(query.get("format"))?;
     let is_followed = query.bool("follow")?;
-    let record = find(state, item, Kind::Session).await?;
+    let record = find(state, sight, item, Kind::Session).await?;
     let session = object_of(&record)?;
     let uid = uid_of(&session);
     let mut stream = Transcripts {
@@ -76,7 +79,7 @@ pub(super) async fn transcript(
         is_over: false,
     };
     if let Some(name) = query.get("turn") {
-        stream.waiting.push_back(turn_of(state, item, &session, name).await?);
+        stream.waiting.push_back(turn_of(state, sight, item, &session, name).await?);
     } else {
         let (records, rev) = state.store.list(&keys::turns_of(&uid), None, 0).await?;
         stream.waiting = records.iter().filter_map(TurnRef::of_index).collect();
@@ -114,13 +117,14 @@ pub(super) fn uid_of(object: &Value) -> Uid {
 /// The turn of this session that a query names.
 async fn turn_of(
     state: &State,
+    sight: &Sight,
     session_item: &Item,
     session: &Value,
     name: &str,
 ) -> Result<TurnRef, Failure> {
     let resource = Resource::Records(Kind::Turn);
     let item = Item { resource, name: name.to_owned(), ..session_item.clone() };
-    let record = find(state, &item, Kind::Turn).await?;
+    let record = find(state, sight, &item, Kind::Turn).await?;
     let turn = object_of(&record)?;
     if turn.pointer("/spec/session") != session.pointer("/metadata/name") {
         return Err(Failure::not_found(resource, name));

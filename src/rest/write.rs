@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::query::Query;
 use super::read::{find, object_of};
 use super::resource::{Item, Resource};
+use super::sight::Sight;
 use super::status::{Failure, deleted};
 use super::view::View;
 use super::{State, body, json_response};
@@ -39,7 +40,7 @@ pub(super) async fn create(
     let view = View::of(headers, query)?;
     let options = options(query)?;
     body::expect_json(headers)?;
-    let document = parse(&body::take(headers, request_body).await?)?;
+    let document = parse(&body::take(request_body).await?)?;
     let namespace = namespace.map(Namespace::new);
     let admitted = state
         .admission
@@ -75,7 +76,7 @@ pub(super) async fn change(
     }
     let view = View::of(headers, query)?;
     let options = options(query)?;
-    let document = parse(&body::take(headers, request_body).await?)?;
+    let document = parse(&body::take(request_body).await?)?;
     let (namespace, name) = address(state, item, kind).await?;
     let (admission, writer) = (&state.admission, Writer::Operator);
     let admitted = if parts.method == Method::PUT {
@@ -96,7 +97,7 @@ async fn delete(
 ) -> Result<Response, Failure> {
     let view = View::of(headers, query)?;
     body::expect_json(headers)?;
-    let told = body::take(headers, request_body).await?;
+    let told = body::take(request_body).await?;
     let told: DeleteBody = if told.iter().all(u8::is_ascii_whitespace) {
         DeleteBody::default()
     } else {
@@ -117,7 +118,7 @@ async fn delete(
 
 /// Namespace and name of the object that a path names by name or uid.
 async fn address(state: &State, item: &Item, kind: Kind) -> Result<(Namespace, Name), Failure> {
-    let object = object_of(&find(state, item, kind).await?)?;
+    let object = object_of(&find(state, &Sight::All, item, kind).await?)?;
     let part = |name: &str| {
         let pointer = format!("/metadata/{name}");
         object.pointer(&pointer).and_then(Value::as_str).unwrap_or_default().to_owned()

@@ -79,7 +79,12 @@ pub(super) fn default_manifests() -> Vec<PathBuf> {
 /// The address that the daemon listens on, for clients that only know the data directory.
 const ADDRESS_FILE: &str = "address";
 
-/// Tells clients of the data directory where the daemon listens.
+/// Tells clients of the data directory where the daemon listens. Only the owner has to know.
 pub(super) fn write_address(data_dir: &Path, address: std::net::SocketAddr) -> io::Result<()> {
-    std::fs::write(data_dir.join(ADDRESS_FILE), format!("http://{address}\n"))
+    let path = data_dir.join(ADDRESS_FILE);
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    // One that an earlier version left could be read by all.
+    file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+    file.write_all(format!("http://{address}\n").as_bytes())
 }

@@ -17,6 +17,7 @@ use crate::api::{FieldErrors, SessionSpec, TurnSpec, Uid};
 use crate::cli::ServeOptions;
 use crate::clock::{SharedClock, SystemClock};
 use crate::controller::{self, Controller};
+use crate::guard::{self, Guard};
 use crate::manifests;
 use crate::plan::capacity::Limits;
 use crate::ports::Health as _;
@@ -186,7 +187,7 @@ struct Daemon {
     manifests_handle: manifests::Handle,
     listeners: Vec<rest::Listener>,
     router: axum::Router,
-    guard: Arc<rest::Guard>,
+    guard: Arc<Guard>,
     connections_max: usize,
     address: SocketAddr,
     health: Arc<Status>,
@@ -243,8 +244,8 @@ impl Daemon {
             Arc::new(Status::new(Arc::clone(sqlite), manifests_handle.clone(), Arc::clone(&clock)));
         let (listeners, address) = listen(&config, &data_dir).await?;
         let token = files::operator_token(&data_dir).map_err(system("the operator's token"))?;
-        let rules = rest::Rules::from(&config);
-        let guard = Arc::new(rest::Guard::new(&token, rules, Arc::clone(&clock)));
+        let rules = guard::Rules::from(&config);
+        let guard = Arc::new(Guard::new(&token, Arc::clone(&admission), rules, Arc::clone(&clock)));
         let api_stop = CancellationToken::new();
         let router = rest::router(rest::State {
             store: Arc::clone(&store),
@@ -254,9 +255,10 @@ impl Daemon {
             manifests: Arc::new(manifests_handle.clone()),
             health: Arc::clone(&health) as Arc<dyn crate::ports::Health>,
             clock,
-            guard: Arc::clone(&guard),
             shutdown: api_stop.clone(),
         });
+        // What else is served is merged into the router before.
+        let router = guard::protect(router, Arc::clone(&guard));
         Ok(Self {
             controller,
             manifests,
@@ -366,7 +368,7 @@ fn ended_early(ended: Option<Ended>) -> Error {
 async fn follow_config(
     options: ServeOptions,
     mut loaded: Loaded,
-    guard: Arc<rest::Guard>,
+    guard: Arc<Guard>,
     mut hangup: Signal,
     stop: CancellationToken,
 ) {
@@ -383,7 +385,7 @@ async fn follow_config(
                 let (later, now): (Vec<_>, Vec<_>) =
                     changed.iter().partition(|key| key.needs_restart);
                 let paths = |keys: Vec<&Key>| keys.iter().map(|key| key.path).collect::<Vec<_>>();
-                guard.reload(rest::Rules::from(&newer.config));
+                guard.reload(guard::Rules::from(&newer.config));
                 tracing::info!(taken = ?paths(now), after_a_restart = ?paths(later), "SIGHUP");
                 loaded = newer;
             }

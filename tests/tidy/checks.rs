@@ -18,7 +18,8 @@ const WALLS: &[(&str, &[&str])] = &[
     ("acp", &["api", "options", "clock"]),
     ("slots", &["api", "plan::capacity", "store"]),
     ("admission", &["api", "plan::capacity", "ports", "slots", "store", "clock"]),
-    ("rest", &["api", "store", "admission", "ports", "clock"]),
+    ("guard", &["api", "admission", "clock"]),
+    ("rest", &["api", "store", "admission", "guard", "ports", "clock"]),
     ("manifests", &["api", "store", "admission", "ports", "clock"]),
     (
         "cli",

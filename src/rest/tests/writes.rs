@@ -142,7 +142,7 @@ async fn bodies_of_the_wrong_kind_size_or_shape_are_refused() {
     let api = api().await;
     api.post(SESSIONS, &document("a")).await;
     let path = format!("{SESSIONS}/a");
-    let large = "x".repeat(BODY_BYTES_MAX + 1);
+    let large = "x".repeat(Rules::default().body_bytes + 1);
     let deep = "[".repeat(100_000);
     let cases: &[(&str, &str, &str, &str, u16)] = &[
         ("POST", SESSIONS, "application/yaml", "{}", 415),

@@ -1,0 +1,101 @@
+//! Who asks, and what of the records he may see.
+//!
+//! An operator sees all. A caller (a session, by its token) sees itself, its children and its
+//! children's turns: to it everything else is as if it were not there, and an answer about what is
+//! foreign is the same as one about what is missing.
+
+use std::collections::HashSet;
+
+use axum::http::request::Parts;
+use serde_json::Value;
+
+use super::State;
+use super::resource::{Item, Resource, Target};
+use super::status::Failure;
+use crate::api::{Kind, Uid};
+use crate::guard::Principal;
+use crate::store::keys;
+
+/// What a request may see.
+#[derive(Debug)]
+pub(super) enum Sight {
+    /// Everything.
+    All,
+    /// What belongs to a caller, as it was when the request came.
+    Own {
+        /// The caller's session.
+        session: Uid,
+        /// Its children.
+        children: HashSet<Uid>,
+    },
+}
+
+impl Sight {
+    /// What the sender of a request sees; refuses what it must not even ask for.
+    ///
+    /// # Errors
+    ///
+    /// 401 if the request did not come through the guard; for a caller 404 for all but reading
+    /// sessions and turns.
+    pub(super) async fn of(state: &State, parts: &Parts, target: &Target) -> Result<Self, Failure> {
+        let bearer = match parts.extensions.get::<Principal>() {
+            None => return Err(Failure::unauthorized()),
+            Some(Principal::Operator) => return Ok(Self::All),
+            Some(Principal::Caller(bearer)) => bearer,
+        };
+        if !super::is_read(parts) || !is_open(target) {
+            return Err(missing(target, parts.uri.path()));
+        }
+        let session = bearer.caller.session.clone();
+        let prefix = keys::children_of(&session);
+        let (children, _) = state.store.list(&prefix, None, 0).await?;
+        let uid = |key: &str| key.strip_prefix(&prefix).map(Uid::from);
+        let children = children.iter().filter_map(|child| uid(child.key.as_str())).collect();
+        Ok(Self::Own { session, children })
+    }
+
+    /// Whether an object is there for the one who asks.
+    pub(super) fn sees(&self, kind: Kind, object: &Value) -> bool {
+        let Self::Own { session, children } = self else { return true };
+        let uid = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(Uid::from);
+        match kind {
+            Kind::Session => uid("/metadata/uid")
+                .is_some_and(|found| found == *session || children.contains(&found)),
+            Kind::Turn => uid("/metadata/ownerReferences/0/uid")
+                .is_some_and(|owner| children.contains(&owner)),
+            Kind::Agent | Kind::Workspace | Kind::Namespace | Kind::Event => false,
+        }
+    }
+
+    /// Whether it is the operator's.
+    pub(super) const fn is_all(&self) -> bool {
+        matches!(self, Self::All)
+    }
+}
+
+/// What callers may read at all.
+fn is_open(target: &Target) -> bool {
+    let is_own =
+        |resource: &Resource| matches!(resource, Resource::Records(Kind::Session | Kind::Turn));
+    match target {
+        Target::Collection { resource, .. } => is_own(resource),
+        Target::Item(item) => is_own(&item.resource),
+        Target::Alive
+        | Target::Ready
+        | Target::Version
+        | Target::CoreVersions
+        | Target::Groups
+        | Target::Group
+        | Target::Resources { .. } => false,
+    }
+}
+
+/// The answer about something that is not there.
+fn missing(target: &Target, path: &str) -> Failure {
+    match target {
+        Target::Item(Item { resource, name, subresource: None, .. }) => {
+            Failure::not_found(*resource, name)
+        }
+        _ => Failure::no_such_path(path),
+    }
+}
