@@ -1,4 +1,4 @@
-//! The command line: one file a verb, all of them clients of the API but `serve`.
+//! The command line: one file a verb, all of them clients of the API but `serve` and `demo`.
 //!
 //! Output is on standard output, everything else (progress, hints, errors) on standard error.
 //! Exit codes are stable and in `--help`. The rest of the program is not used here but for the
@@ -14,6 +14,7 @@ mod config;
 mod connect;
 mod crds;
 mod delete;
+pub mod demo;
 mod demo_agent;
 mod describe;
 mod doctor;
@@ -46,6 +47,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use client::Client;
 use connect::Connection;
+pub use demo::DemoOptions;
 use failure::Failure;
 pub use serve::ServeOptions;
 
@@ -128,6 +130,8 @@ enum Verb {
     Agents(agents::Agents),
     /// Check files without a daemon.
     Validate(validate::Validate),
+    /// Show the main job on one screen, in a scratch directory.
+    Demo(demo::Demo),
     /// Be an ACP agent that repeats its prompts, to try things with.
     #[command(hide = true)]
     DemoAgent(demo_agent::DemoAgent),
@@ -160,11 +164,13 @@ impl Context<'_> {
     }
 }
 
-/// Runs a command line and gives the process's exit code. `serve` is what runs the daemon; it is
-/// given in, because only the program's top may put API and loop together.
+/// Runs a command line and gives the process's exit code. `serve` is what runs the daemon and `demo`
+/// what shows it; they are given in, because only the program's top may put API and loop together or
+/// start programs.
 pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     serve: impl FnOnce(ServeOptions) -> ExitCode,
+    demo: impl FnOnce(DemoOptions) -> ExitCode,
 ) -> ExitCode {
     let mut cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
@@ -178,6 +184,7 @@ pub fn run(
     let connection = Connection::find(&cli.global, |name| std::env::var_os(name));
     match cli.verb {
         Verb::Serve(verb) => return serve(verb.options(cli.global.data_dir)),
+        Verb::Demo(verb) => return demo(verb.options()),
         Verb::DemoAgent(verb) => return verb.run(),
         verb => cli.verb = verb,
     }
@@ -214,7 +221,7 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
     let done = |()| ExitCode::SUCCESS;
     match verb {
         // `run` took them before.
-        Verb::Serve(_) | Verb::DemoAgent(_) => Ok(ExitCode::FAILURE),
+        Verb::Serve(_) | Verb::Demo(_) | Verb::DemoAgent(_) => Ok(ExitCode::FAILURE),
         Verb::Apply(verb) => verb.run(context).await.map(done),
         Verb::Get(verb) => verb.run(context).await.map(done),
         Verb::Describe(verb) => verb.run(context).await.map(done),
