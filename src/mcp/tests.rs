@@ -64,7 +64,6 @@ struct Bench {
     store: Arc<MemoryStore>,
     records: Records,
     admission: Arc<Admission>,
-    clock: Arc<ManualClock>,
     slots: crate::slots::SharedSlots,
     shutdown: CancellationToken,
     router: Router,
@@ -92,7 +91,7 @@ impl Bench {
         let store = Arc::new(MemoryStore::new());
         let clock = Arc::new(ManualClock::default());
         let slots = crate::slots::SharedSlots::default();
-        let shared_clock: SharedClock = Arc::clone(&clock) as SharedClock;
+        let shared_clock: SharedClock = clock;
         let admission = Arc::new(Admission::new(
             Arc::clone(&store) as SharedStore,
             Arc::clone(&store) as SharedBlobs,
@@ -120,7 +119,6 @@ impl Bench {
             store,
             records,
             admission,
-            clock,
             slots,
             shutdown,
             router,
