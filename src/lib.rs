@@ -12,6 +12,7 @@ pub mod boundary;
 pub mod cli;
 pub mod clock;
 pub mod controller;
+pub mod demo;
 pub mod guard;
 pub mod manifests;
 pub mod mcp;

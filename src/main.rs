@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    spawnlet::cli::run(std::env::args_os(), spawnlet::server::run)
+    spawnlet::cli::run(std::env::args_os(), spawnlet::server::run, spawnlet::demo::run)
 }

@@ -1,4 +1,4 @@
-//! The command line: one file a verb, all of them clients of the API but `serve`.
+//! The command line: one file a verb, all of them clients of the API but `serve` and `demo`.
 //!
 //! Output is on standard output, everything else (progress, hints, errors) on standard error.
 //! Exit codes are stable and in `--help`. The rest of the program is not used here but for the
@@ -14,6 +14,7 @@ mod config;
 mod connect;
 mod crds;
 mod delete;
+pub mod demo;
 mod demo_agent;
 mod describe;
 mod doctor;
@@ -22,6 +23,7 @@ mod failure;
 mod files;
 mod get;
 mod logs;
+mod mcp_config;
 mod observe;
 mod output;
 mod prompt;
@@ -31,6 +33,7 @@ pub mod serve;
 mod stop;
 #[cfg(test)]
 mod tests;
+mod token;
 mod validate;
 mod version;
 mod wait;
@@ -44,6 +47,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use client::Client;
 use connect::Connection;
+pub use demo::DemoOptions;
 use failure::Failure;
 pub use serve::ServeOptions;
 
@@ -112,6 +116,10 @@ enum Verb {
     Logs(logs::Logs),
     /// Write a turn's response to standard output, byte for byte.
     Response(response::Response),
+    /// Make, list and revoke tokens of callers.
+    Token(token::Token),
+    /// Print the MCP configuration of a client, with a new token in it.
+    McpConfig(mcp_config::McpConfig),
     /// Show what the loop saw, decided and did, newest first.
     Report(report::Report),
     /// Show events.
@@ -122,6 +130,8 @@ enum Verb {
     Agents(agents::Agents),
     /// Check files without a daemon.
     Validate(validate::Validate),
+    /// Show the main job on one screen, in a scratch directory.
+    Demo(demo::Demo),
     /// Be an ACP agent that repeats its prompts, to try things with.
     #[command(hide = true)]
     DemoAgent(demo_agent::DemoAgent),
@@ -154,11 +164,13 @@ impl Context<'_> {
     }
 }
 
-/// Runs a command line and gives the process's exit code. `serve` is what runs the daemon; it is
-/// given in, because only the program's top may put API and loop together.
+/// Runs a command line and gives the process's exit code. `serve` is what runs the daemon and `demo`
+/// what shows it; they are given in, because only the program's top may put API and loop together or
+/// start programs.
 pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     serve: impl FnOnce(ServeOptions) -> ExitCode,
+    demo: impl FnOnce(DemoOptions) -> ExitCode,
 ) -> ExitCode {
     let mut cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
@@ -172,6 +184,7 @@ pub fn run(
     let connection = Connection::find(&cli.global, |name| std::env::var_os(name));
     match cli.verb {
         Verb::Serve(verb) => return serve(verb.options(cli.global.data_dir)),
+        Verb::Demo(verb) => return demo(verb.options()),
         Verb::DemoAgent(verb) => return verb.run(),
         verb => cli.verb = verb,
     }
@@ -208,7 +221,7 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
     let done = |()| ExitCode::SUCCESS;
     match verb {
         // `run` took them before.
-        Verb::Serve(_) | Verb::DemoAgent(_) => Ok(ExitCode::FAILURE),
+        Verb::Serve(_) | Verb::Demo(_) | Verb::DemoAgent(_) => Ok(ExitCode::FAILURE),
         Verb::Apply(verb) => verb.run(context).await.map(done),
         Verb::Get(verb) => verb.run(context).await.map(done),
         Verb::Describe(verb) => verb.run(context).await.map(done),
@@ -218,6 +231,8 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
         Verb::Prompt(verb) => verb.run(context).await,
         Verb::Logs(verb) => verb.run(context).await.map(done),
         Verb::Response(verb) => verb.run(context).await.map(done),
+        Verb::Token(verb) => verb.run(context).await.map(done),
+        Verb::McpConfig(verb) => verb.run(context).await.map(done),
         Verb::Report(verb) => verb.run(context).await.map(done),
         Verb::Events(verb) => verb.run(context).await.map(done),
         Verb::Wait(verb) => verb.run(context).await.map(done),

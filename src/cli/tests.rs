@@ -124,10 +124,11 @@ fn serve_takes_its_options_and_nothing_else_runs() {
         "json",
     ];
     let mut seen = None;
-    let code = run(arguments.map(OsString::from), |options| {
+    let serve = |options| {
         seen = Some(options);
         ExitCode::from(7)
-    });
+    };
+    let code = run(arguments.map(OsString::from), serve, |_| ExitCode::FAILURE);
     assert_eq!(code, ExitCode::from(7));
     let options = seen.unwrap();
     assert_eq!(options.listen.as_deref(), Some("127.0.0.1:0"));
@@ -136,6 +137,22 @@ fn serve_takes_its_options_and_nothing_else_runs() {
     assert_eq!(options.sets, ["limits.inbox=3"]);
     assert!(options.prune);
     assert_eq!(options.log_format, Some(serve::LogFormat::Json));
+}
+
+#[test]
+fn demo_gets_what_it_was_told() {
+    for (arguments, keep) in
+        [(&["spawnlet", "demo"][..], false), (&["spawnlet", "demo", "--keep"], true)]
+    {
+        let mut seen = None;
+        let demo = |options| {
+            seen = Some(options);
+            ExitCode::from(7)
+        };
+        let arguments = arguments.iter().map(OsString::from);
+        assert_eq!(run(arguments, |_| ExitCode::FAILURE, demo), ExitCode::from(7));
+        assert_eq!(seen, Some(DemoOptions { keep }));
+    }
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub(crate) const RULES: &[Rule] = &[
             ("src/admission/x.rs", "use crate::runtime::Options;"),
             ("src/cli/x.rs", "use crate::store::Store;"),
             ("src/cli/x.rs", "use crate::rest::serve;"),
+            ("src/demo/x.rs", "use crate::api::Session;"),
+            ("src/demo/x.rs", "use crate::cli::client;"),
             ("src/api/x.rs", "use crate::clock::Now;"),
             ("src/options/x.rs", "use crate::acp::event;"),
             ("src/shim/x.rs", "use spawnlet::api;"),
@@ -71,15 +73,17 @@ pub(crate) const RULES: &[Rule] = &[
         ],
     },
     Rule {
-        name: "only runtime and the shim start or signal processes",
+        name: "only runtime, the shim and the demonstration's one file start or signal processes",
         check: processes,
         breaks: &[
             ("src/controller/x.rs", "fn f() { Command::new(a); }"),
             ("src/server/x.rs", "use tokio::process::Command;"),
             ("src/cli/x.rs", "fn f() { rustix::process::kill_process(pid, TERM); }"),
             ("src/acp/x.rs", "fn f() { pidfd_send_signal(fd, s); }"),
+            ("src/demo/story.rs", "fn f() { Command::new(a); }"),
         ],
         keeps: &[
+            ("src/demo/process.rs", "fn f() { Command::new(a); }"),
             ("src/runtime/x.rs", "use std::process::Command;"),
             ("src/cli/x.rs", "use std::process::ExitCode;"),
         ],
