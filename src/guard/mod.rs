@@ -316,7 +316,8 @@ fn check_encoding(headers: &HeaderMap) -> Result<(), Refused> {
 /// A path that names one toolset needs a token with it. An unknown name is the router's 404, and
 /// one in disguise (percent-encoded, which the router would take apart) is one here.
 fn check_toolset(principal: &Principal, path: &str) -> Result<(), Refused> {
-    let Some(name) = path.strip_prefix("/mcp/") else { return Ok(()) };
+    let Some(rest) = path.strip_prefix("/mcp/") else { return Ok(()) };
+    let name = rest.split('/').next().unwrap_or_default();
     if name.contains('%') {
         return Err(Refused::not_found("there is no such toolset"));
     }

@@ -150,6 +150,8 @@ async fn a_path_of_a_toolset_needs_a_token_that_opens_it() {
         ("/mcp", spawn.as_str(), 200),
         ("/mcp/spawn", &spawn, 200),
         ("/mcp/fleet", &spawn, 403),
+        ("/mcp/fleet/", &spawn, 403),
+        ("/mcp/fleet/x", &spawn, 403),
         ("/mcp", &fleet, 200),
         ("/mcp/spawn", &fleet, 403),
         ("/mcp/fleet", &fleet, 200),
