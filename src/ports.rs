@@ -73,12 +73,13 @@ pub trait Health: Send + Sync {
 /// Looks at what a launch would find on this machine now, before anything is promised. Starts
 /// nothing.
 pub trait Inputs: Send + Sync {
-    /// The agent's executable, on the PATH that its process would get.
+    /// The agent's executable, on the PATH that its process would get. `None`: the command names it
+    /// relative to the session's directory, so nothing can be said without one.
     ///
     /// # Errors
     ///
     /// Where it was looked for, in a sentence.
-    fn executable(&self, agent: &Agent) -> Result<PathBuf, String>;
+    fn executable(&self, agent: &Agent) -> Result<Option<PathBuf>, String>;
 
     /// Whether a session's directories are there and can be entered.
     ///

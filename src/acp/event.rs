@@ -170,8 +170,8 @@ pub struct Initialized {
     pub agent_version: Option<String>,
     /// As far as decisions need them.
     pub capabilities: Capabilities,
-    /// `agentCapabilities` as they came.
-    pub raw_capabilities: Value,
+    /// `agentCapabilities` as they came; `None` if they are none or too large to be kept.
+    pub raw_capabilities: Option<Value>,
     /// How one may log in.
     pub auth_methods: Vec<AuthMethod>,
 }

@@ -114,6 +114,10 @@ fn mcp_server(server: &McpServer) -> Value {
     }
 }
 
+/// How much of an agent's capabilities is kept as it came, as JSON text: they go into a record. The
+/// largest that was seen has 1 KiB.
+const CAPABILITIES_BYTES_MAX: usize = 16 * 1024;
+
 /// What an agent said of itself.
 pub(super) fn initialized(result: &RawValue) -> Result<Initialized, Failure> {
     let result: Value = parse(result)?;
@@ -129,7 +133,10 @@ pub(super) fn initialized(result: &RawValue) -> Result<Initialized, Failure> {
     let has = |path: &str| {
         capabilities.pointer(path).is_some_and(|v| v.is_object() || *v == Value::Bool(true))
     };
-    let info = |name: &str| text(&result["agentInfo"], name);
+    let info = |name: &str| {
+        let text = text(&result["agentInfo"], name)?;
+        Some(cut(&text, NAME_BYTES_MAX).to_owned())
+    };
     let methods = result["authMethods"].as_array().into_iter().flatten();
     Ok(Initialized {
         protocol_version: PROTOCOL_VERSION,
@@ -152,7 +159,9 @@ pub(super) fn initialized(result: &RawValue) -> Result<Initialized, Failure> {
                 Some(AuthMethod { id, name, description: text(method, "description") })
             })
             .collect(),
-        raw_capabilities: capabilities.clone(),
+        raw_capabilities: (capabilities.is_object()
+            && capabilities.to_string().len() <= CAPABILITIES_BYTES_MAX)
+            .then(|| capabilities.clone()),
     })
 }
 

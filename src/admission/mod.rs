@@ -19,6 +19,7 @@ mod namespace;
 mod ownership;
 mod refusal;
 mod session;
+mod slot;
 pub mod spawn;
 pub mod token;
 mod turn;

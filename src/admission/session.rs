@@ -4,8 +4,13 @@
 
 use super::turn::owned_by;
 use super::{ATTEMPTS_MAX, Admission, Admitted, Incoming, Refusal, WriteOptions, Writer, created};
-use crate::api::session::DesiredState;
-use crate::api::{Kind, ObjectMeta, Session, SessionSpec, Turn, TurnSpec};
+use crate::api::agent::Permissions;
+use crate::api::field::FieldErrorReason::FieldValueInvalid;
+use crate::api::session::{DesiredState, Lineage, Provider, Scope};
+use crate::api::{
+    AgentSpec, FieldError, FieldPath, Kind, Namespace, ObjectMeta, Session, SessionSpec, Turn,
+    TurnSpec, WorkspaceSpec,
+};
 use crate::store::records::Txn;
 
 impl Admission {
@@ -18,12 +23,19 @@ impl Admission {
         let Incoming { mut object, warnings } = incoming;
         for _ in 0..ATTEMPTS_MAX {
             let home = self.home(&object, writer).await?;
+            let parent = self.place_below_parent(&mut object).await?;
+            if object.spec.provider == Provider::External {
+                self.settle_scope(&mut object).await?;
+            }
             let first = self.first_turn(&mut object).await?;
             if options.dry_run {
                 self.expect_free(&object).await?;
                 return created(&object, warnings);
             }
             let mut txn = home.join(Txn::new().create(&object));
+            if let Some(parent) = &parent {
+                txn = txn.unchanged(parent);
+            }
             if let Some(first) = &first {
                 txn = txn.create(first);
             }
@@ -33,6 +45,91 @@ impl Admission {
             self.expect_free(&object).await?;
         }
         Err(Refusal::modified(Kind::Session, &object.metadata.name))
+    }
+
+    /// Makes a session the child of the one that its spec names.
+    async fn place_below_parent(&self, session: &mut Session) -> Result<Option<Session>, Refusal> {
+        let Some(name) = session.spec.parent.clone() else { return Ok(None) };
+        let namespace = session.metadata.namespace.clone();
+        let found = self.records.get::<SessionSpec>(&namespace, &name.as_str().into()).await?;
+        let why = match &found {
+            None => Some("is not there; make it first".to_owned()),
+            Some(parent) => why_not_live(parent),
+        };
+        let (Some(parent), None) = (found, &why) else {
+            let message = format!("`{name}`: this session {}", why.unwrap_or_default());
+            return Err(at_fault(session, "spec.parent", message));
+        };
+        let ceiling = self.permissions_of(&parent).await?;
+        match session.spec.permissions {
+            Some(wanted) if wanted > ceiling => {
+                let message = format!("is wider than what the parent {name} may do itself");
+                return Err(at_fault(session, "spec.permissions", message));
+            }
+            Some(_) => {}
+            None => session.spec.permissions = narrowed(ceiling),
+        }
+        session.metadata.owner_references = vec![owned_by(&parent)];
+        session.status.lineage = lineage_below(&parent);
+        Ok(Some(parent))
+    }
+
+    /// What a session's agent may do at most.
+    pub(super) async fn permissions_of(&self, session: &Session) -> Result<Permissions, Refusal> {
+        let own = session.spec.permissions;
+        if session.spec.provider == Provider::External {
+            return Ok(own.unwrap_or(Permissions::ApproveAll));
+        }
+        let agent = session.spec.agent.as_str().into();
+        let agent = self.records.get::<AgentSpec>(&Namespace::default(), &agent).await?;
+        // Of an agent that is gone nothing is known: its children get the least.
+        let ceiling = agent.map_or(Permissions::DenyAll, |agent| agent.spec.permissions);
+        Ok(own.map_or(ceiling, |own| own.min(ceiling)))
+    }
+
+    /// The directories of a session that the daemon does not run: nothing else ever settles them,
+    /// and its children get them as they are now.
+    async fn settle_scope(&self, session: &mut Session) -> Result<(), Refusal> {
+        let spec = &session.spec;
+        let Some(name) = &spec.workspace else {
+            let cwd = spec.cwd.clone().unwrap_or_default();
+            let additional_directories = spec.additional_directories.clone();
+            let label = cwd.clone();
+            session.status.scope =
+                Some(Scope { cwd, additional_directories, label, folders: Vec::new() });
+            return Ok(());
+        };
+        let namespace = &session.metadata.namespace;
+        let found = self.records.get::<WorkspaceSpec>(namespace, &name.as_str().into()).await?;
+        let Some(workspace) = found else {
+            let message =
+                format!("`{name}`: there is no such workspace in {namespace}; apply it first");
+            return Err(at_fault(session, "spec.workspace", message));
+        };
+        let mut folders = workspace.spec.folders;
+        if let Some(id) = &spec.folder {
+            folders.retain(|folder| folder.id == *id);
+        }
+        let Some((main, others)) = folders.split_first() else {
+            let message = match &spec.folder {
+                Some(id) => format!("`{id}`: the workspace {name} has no such folder"),
+                None => format!("`{name}`: this workspace has no folder"),
+            };
+            return Err(at_fault(session, "spec.folder", message));
+        };
+        let mut additional: Vec<String> = others.iter().map(|one| one.path.clone()).collect();
+        additional.extend(spec.additional_directories.iter().cloned());
+        let label = match &spec.folder {
+            Some(id) => format!("{name}/{id}"),
+            None => name.clone(),
+        };
+        session.status.scope = Some(Scope {
+            cwd: main.path.clone(),
+            additional_directories: additional,
+            label,
+            folders: folders.clone(),
+        });
+        Ok(())
     }
 
     /// The turn that the session's own prompt makes, and its count in the session.
@@ -61,6 +158,30 @@ impl Admission {
         };
         Ok(Some(Turn::new(metadata, spec)))
     }
+}
+
+/// Where a child of this session stands.
+pub(super) fn lineage_below(parent: &Session) -> Lineage {
+    let above = &parent.status.lineage;
+    Lineage {
+        root: Some(above.root.clone().unwrap_or_else(|| parent.metadata.uid.clone())),
+        parent: Some(parent.metadata.uid.clone()),
+        depth: above.depth.saturating_add(1),
+        role: None,
+        ttl_expires_at: None,
+    }
+}
+
+/// The permissions that a child gets of a ceiling: the agent's own bound it too, so that the widest
+/// needs no word.
+pub(super) fn narrowed(ceiling: Permissions) -> Option<Permissions> {
+    (ceiling < Permissions::ApproveAll).then_some(ceiling)
+}
+
+fn at_fault(session: &Session, field: &str, message: String) -> Refusal {
+    let field = FieldPath::new(field);
+    let error = FieldError { field, reason: FieldValueInvalid, message };
+    Refusal::field(Kind::Session, &session.metadata.name, error)
 }
 
 /// Why a session takes no turns; none if it does.

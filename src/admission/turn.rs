@@ -7,17 +7,18 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::session::why_not_live;
+use super::slot::Slotted;
 use super::{
-    ATTEMPTS_MAX, Admission, Admitted, Incoming, Outcome, Refusal, WriteOptions, admitted, created,
-    metadata,
+    ATTEMPTS_MAX, Admission, Admitted, Attempt, Incoming, Outcome, Refusal, WriteOptions, admitted,
+    created, metadata,
 };
 use crate::api::field::FieldErrorReason::{FieldValueForbidden, FieldValueInvalid};
 use crate::api::session::Provider;
-use crate::api::turn::PromptBlob;
+use crate::api::turn::{Admission as Mode, PromptBlob, TurnSource};
 use crate::api::validate::INLINE_PROMPT_BYTES_MAX;
 use crate::api::{
     DEFAULT_NAMESPACE, FieldError, FieldErrors, FieldPath, Kind, Name, OwnerReference, Session,
-    SessionSpec, Turn, TurnSpec, naming,
+    SessionSpec, Turn, TurnSpec, Uid, naming,
 };
 use crate::store::records::{Txn, idempotency_key};
 use crate::store::{
@@ -85,13 +86,18 @@ impl Admission {
             Err(_) => true,
         };
         if is_appended && is_surely_refused {
-            let txn = Txn::new().drop_blobs(object.metadata.uid.clone());
-            // What cannot be dropped now is swept at the next start: nobody owns it.
-            if let Err(error) = txn.commit(&**self.records.store()).await {
-                tracing::warn!(%error, "the prompt of a refused turn is left for the sweep");
-            }
+            self.drop_prompt(&object.metadata.uid).await;
         }
         result
+    }
+
+    /// Drops the stored prompt of a turn that was not made.
+    pub(super) async fn drop_prompt(&self, turn: &Uid) {
+        let txn = Txn::new().drop_blobs(turn.clone());
+        // What cannot be dropped now is swept at the next start: nobody owns it.
+        if let Err(error) = txn.commit(&**self.records.store()).await {
+            tracing::warn!(%error, "the prompt of a refused turn is left for the sweep");
+        }
     }
 
     async fn admit_turn(
@@ -111,6 +117,7 @@ impl Admission {
             }
             expect_live(object, &session)?;
             self.check_inbox(object, &session).await?;
+            expect_idle(object, &session)?;
             let mut counted = session.clone();
             counted.status.queued_turns = session.status.queued_turns.saturating_add(1);
             if has_own_name {
@@ -132,8 +139,20 @@ impl Admission {
             if let Some(key) = idempotency_key(object) {
                 txn = txn.guard(Guard::Absent(key));
             }
-            if self.commit_new(txn, object).await?.is_done() {
-                return created(object, warnings);
+            let attempt = match object.spec.admission {
+                Mode::Queue => match self.commit_new(txn, object).await? {
+                    Attempt::Done => Slotted::Done,
+                    Attempt::Overtaken => Slotted::Overtaken,
+                },
+                Mode::Immediate => {
+                    let parent = session.status.lineage.parent.as_ref();
+                    self.commit_with_slot(txn, object, parent).await?
+                }
+            };
+            match attempt {
+                Slotted::Done => return created(object, warnings),
+                Slotted::Full => return Err(no_slot(object)),
+                Slotted::Overtaken => {}
             }
         }
         Err(Refusal::modified(Kind::Turn, &object.metadata.name))
@@ -233,6 +252,10 @@ impl Admission {
             let error = FieldError { field, reason, message };
             Err(Refusal::field(Kind::Turn, &turn.metadata.name, error))
         };
+        if spec.source != TurnSource::default() {
+            let message = "the daemon alone says which way a turn came; leave it out".to_owned();
+            return fault(FieldPath::new("spec.source"), FieldValueForbidden, message);
+        }
         if spec.prompt_blob.is_some() {
             let message = "the daemon alone stores prompts as blobs; give `prompt`".to_owned();
             return fault(FieldPath::new("spec.promptBlob"), FieldValueForbidden, message);
@@ -249,7 +272,7 @@ impl Admission {
 
     /// Writes a prompt's blob under the turn's uid, before the turn is there. A repetition is seen
     /// by its offsets.
-    async fn append_prompt(&self, turn: &Turn, prompt: &Bytes) -> Result<(), Refusal> {
+    pub(super) async fn append_prompt(&self, turn: &Turn, prompt: &Bytes) -> Result<(), Refusal> {
         let blob = prompt_of(turn);
         let mut appends = Vec::with_capacity(prompt.len().div_ceil(BLOB_CHUNK_BYTES_MAX));
         for start in (0..prompt.len()).step_by(BLOB_CHUNK_BYTES_MAX) {
@@ -290,6 +313,33 @@ fn expect_live(turn: &Turn, session: &Session) -> Result<(), Refusal> {
             name: turn.metadata.name.clone(),
             why: format!("its session {name} {why}"),
         }),
+    }
+}
+
+/// A turn that must not wait needs a session without an unfinished turn.
+fn expect_idle(turn: &Turn, session: &Session) -> Result<(), Refusal> {
+    let is_busy = session.status.active_turn.is_some() || session.status.queued_turns > 0;
+    if turn.spec.admission == Mode::Queue || !is_busy {
+        return Ok(());
+    }
+    Err(Refusal::TooManyRequests {
+        kind: Kind::Turn,
+        name: turn.metadata.name.clone(),
+        why: format!(
+            "the session {} has a turn that is not final, and admission: immediate does not wait; \
+             wait for it, or leave admission out to queue",
+            session.metadata.name
+        ),
+    })
+}
+
+fn no_slot(turn: &Turn) -> Refusal {
+    Refusal::TooManyRequests {
+        kind: Kind::Turn,
+        name: turn.metadata.name.clone(),
+        why: "every turn slot is taken, and admission: immediate does not wait; try again when a \
+              turn has ended, or leave admission out to queue"
+            .to_owned(),
     }
 }
 

@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::field::FieldErrorReason;
-use super::{Conditions, Dur, FieldErrors, FieldPath, Kind, Object, Spec, Time, command, validate};
+use super::{
+    CHECK_REQUESTED, Conditions, Dur, FieldErrors, FieldPath, Kind, Object, ObjectMeta, Spec, Time,
+    command, validate,
+};
 
 /// An `Agent` record.
 pub type Agent = Object<AgentSpec>;
@@ -395,6 +398,9 @@ pub enum McpTransport {
     Http,
 }
 
+/// The condition that says whether sessions can use the agent.
+pub const AVAILABLE: &str = "Available";
+
 /// Observed state of an `Agent`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -414,6 +420,9 @@ pub struct AgentStatus {
     /// The last start that reached a ready session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_start: Option<LastStart>,
+    /// The last look at the executable that somebody asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_check: Option<LastCheck>,
     /// `Available`, `AuthRequired`, ...
     #[serde(skip_serializing_if = "Conditions::is_empty")]
     pub conditions: Conditions,
@@ -427,6 +436,28 @@ pub struct LastStart {
     pub at: Time,
     /// How long launch, `initialize` and `session/new` took together.
     pub took: Dur,
+}
+
+/// How much of a request is written back: a token, not a text.
+const CHECK_REQUEST_CHARS_MAX: usize = 128;
+
+/// The request to look at an agent's executable again that stands in its annotations, as the status
+/// tells it once it is answered.
+#[must_use]
+pub fn check_request(metadata: &ObjectMeta) -> Option<String> {
+    let request = metadata.annotations.get(CHECK_REQUESTED)?;
+    Some(request.chars().take(CHECK_REQUEST_CHARS_MAX).collect())
+}
+
+/// The last look at an agent's executable that somebody asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LastCheck {
+    /// When.
+    pub at: Time,
+    /// Which request it answers: the value of the annotation `spawnlet.dev/check-requested`, or its
+    /// first 128 characters.
+    pub request: String,
 }
 
 impl Spec for AgentSpec {

@@ -58,6 +58,9 @@ pub const API_VERSION: &str = "spawnlet.dev/v1alpha1";
 pub const PROCESS_FINALIZER: &str = "spawnlet.dev/process";
 /// The annotation that names the manifest file that an object belongs to. Only the daemon writes it.
 pub const MANAGED_BY: &str = "spawnlet.dev/managed-by";
+/// The annotation that asks for a fresh look at an agent's executable. A value that the status has
+/// not answered yet is a request, whatever it is.
+pub const CHECK_REQUESTED: &str = "spawnlet.dev/check-requested";
 /// The annotation that tells in which order a session's tree goes: `Background` or `Orphan`.
 /// Absent: `Foreground`.
 pub const DELETION_PROPAGATION: &str = "spawnlet.dev/deletion-propagation";

@@ -17,7 +17,7 @@ use crate::rest::resource::Resource;
 
 /// What the object's file said last.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-const MANAGER: &str = "spawnlet-apply";
+pub(super) const MANAGER: &str = "spawnlet-apply";
 
 /// Create or change objects as files say.
 #[derive(Debug, Args)]
@@ -105,7 +105,7 @@ fn at(source: &str, name: &str, failure: Failure) -> Failure {
 }
 
 /// The document with the annotation that the next apply compares with.
-fn annotated(document: &Value) -> Value {
+pub(super) fn annotated(document: &Value) -> Value {
     let mut document = document.clone();
     let said = said(&document);
     let metadata = document.as_object_mut().map(|map| map.entry("metadata").or_insert(json!({})));

@@ -51,7 +51,12 @@ pub(super) fn load(paths: &[PathBuf], namespace: &str) -> Result<Vec<Loaded>, Fa
     Ok(loaded)
 }
 
-fn documents(bytes: &[u8], format: Format, namespace: &str) -> Result<Vec<Checked>, Vec<Error>> {
+/// The documents of one text. Those without a namespace get `namespace`.
+pub(super) fn documents(
+    bytes: &[u8],
+    format: Format,
+    namespace: &str,
+) -> Result<Vec<Checked>, Vec<Error>> {
     let documents = yaml::parse_documents(bytes, format).map_err(|fault| vec![fault])?;
     let (mut checked, mut faults) = (Vec::new(), Vec::new());
     for mut document in documents {

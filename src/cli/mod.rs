@@ -4,7 +4,9 @@
 //! Exit codes are stable and in `--help`. The rest of the program is not used here but for the
 //! vocabulary of resources and the reading of manifest files.
 
+mod agents;
 mod apply;
+mod bundled;
 mod cancel;
 mod client;
 mod completion;
@@ -12,6 +14,7 @@ mod config;
 mod connect;
 mod crds;
 mod delete;
+mod demo_agent;
 mod describe;
 mod doctor;
 mod events;
@@ -121,8 +124,13 @@ enum Verb {
     Events(events::Events),
     /// Wait until an object is as told.
     Wait(wait::Wait),
+    /// Show agents and whether they are there; check again; add those that are known.
+    Agents(agents::Agents),
     /// Check files without a daemon.
     Validate(validate::Validate),
+    /// Be an ACP agent that repeats its prompts, to try things with.
+    #[command(hide = true)]
+    DemoAgent(demo_agent::DemoAgent),
     /// Print the custom resource definitions of all kinds.
     Crds(crds::Crds),
     /// Print the JSON schema of a kind.
@@ -158,7 +166,7 @@ pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     serve: impl FnOnce(ServeOptions) -> ExitCode,
 ) -> ExitCode {
-    let cli = match Cli::try_parse_from(arguments) {
+    let mut cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and versions are no errors to clap: they go to standard output with code 0.
@@ -168,8 +176,10 @@ pub fn run(
         }
     };
     let connection = Connection::find(&cli.global, |name| std::env::var_os(name));
-    if let Verb::Serve(verb) = cli.verb {
-        return serve(verb.options(cli.global.data_dir));
+    match cli.verb {
+        Verb::Serve(verb) => return serve(verb.options(cli.global.data_dir)),
+        Verb::DemoAgent(verb) => return verb.run(),
+        verb => cli.verb = verb,
     }
     let stdout = io::stdout();
     let is_terminal = io::IsTerminal::is_terminal(&stdout);
@@ -203,8 +213,8 @@ fn block_on(verb: impl Future<Output = Result<ExitCode, Failure>>) -> Result<Exi
 async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Failure> {
     let done = |()| ExitCode::SUCCESS;
     match verb {
-        // `run` took it before.
-        Verb::Serve(_) => Ok(ExitCode::FAILURE),
+        // `run` took them before.
+        Verb::Serve(_) | Verb::DemoAgent(_) => Ok(ExitCode::FAILURE),
         Verb::Apply(verb) => verb.run(context).await.map(done),
         Verb::Get(verb) => verb.run(context).await.map(done),
         Verb::Describe(verb) => verb.run(context).await.map(done),
@@ -219,6 +229,7 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
         Verb::Report(verb) => verb.run(context).await.map(done),
         Verb::Events(verb) => verb.run(context).await.map(done),
         Verb::Wait(verb) => verb.run(context).await.map(done),
+        Verb::Agents(verb) => verb.run(context).await.map(done),
         Verb::Validate(verb) => verb.run(context).map(done),
         Verb::Crds(verb) => verb.run(context).map(done),
         Verb::Schema(verb) => verb.run(context).map(done),

@@ -524,6 +524,16 @@ pub(super) async fn drop_blobs(records: &Records, turn: Uid) {
     }
 }
 
+/// Writes an agent's status over what was seen of it.
+pub(super) async fn record_agent(
+    records: &Records,
+    seen: &Agent,
+    wanted: &Agent,
+) -> Result<(), Error> {
+    Txn::new().update(seen, wanted).commit(records.store().as_ref()).await?;
+    Ok(())
+}
+
 /// The commit of a change: every record by compare-and-swap on what the world holds.
 fn transaction(world: &World, change: &Change) -> Txn {
     let mut txn = Txn::new();
@@ -546,7 +556,7 @@ fn transaction(world: &World, change: &Change) -> Txn {
     }
     for turn in &change.remove_turns {
         let open = world.turns.iter().map(|open| &open.record);
-        let stored = world.below.iter().flat_map(|below| &below.turns);
+        let stored = world.below.iter().flatten();
         let seen = open.chain(stored).find(|seen| seen.metadata.uid == turn.metadata.uid);
         if let Some(seen) = seen {
             txn = txn.remove(seen);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::report::Trigger;
-use crate::api::{Kind, Name, Namespace, TurnSpec};
-use crate::plan::is_taken;
+use crate::api::{Kind, Name, Namespace, Session, SessionSpec, TurnSpec, Uid};
+use crate::plan::holds_slot;
 use crate::store::records::{self, decode};
 use crate::store::{Change, Key, Rev, Watch, keys};
 
@@ -57,6 +57,10 @@ async fn catch_up(controller: &Controller) -> Rev {
                 continue;
             }
         };
+        if let Err(error) = controller.agents.look_at_all(Trigger::Resync).await {
+            tracing::warn!(%error, "the agents could not be read");
+            continue;
+        }
         if controller.resync().await {
             return head;
         }
@@ -75,11 +79,11 @@ async fn follow_watch(
             None => return false,
             Some(Change::Put(record)) => {
                 *seen = record.rev;
-                controller.changed(kind, &record.key, &record.value).await;
+                controller.changed(kind, &record.key, &record.value, false).await;
             }
             Some(Change::Delete { key, last, rev }) => {
                 *seen = rev;
-                controller.changed(kind, &key, &last).await;
+                controller.changed(kind, &key, &last, true).await;
             }
             Some(Change::Bookmark(rev)) => *seen = rev,
             Some(Change::Lost(why)) => {
@@ -100,11 +104,15 @@ fn object_key(key: &Key) -> Option<ObjectKey> {
 
 impl Controller {
     /// A record changed: whose world is it part of?
-    async fn changed(&self, kind: Kind, key: &Key, value: &[u8]) {
+    async fn changed(&self, kind: Kind, key: &Key, value: &[u8], is_gone: bool) {
         match kind {
             Kind::Session => {
                 if let Some(key) = object_key(key) {
                     self.queue.add(key, Trigger::Watch);
+                }
+                match decode::<SessionSpec>(key, value, Rev::default()) {
+                    Ok(session) => self.session_changed(&session, is_gone).await,
+                    Err(error) => tracing::error!(%key, %error, "a session cannot be read"),
                 }
             }
             Kind::Turn => match decode::<TurnSpec>(key, value, Rev::default()) {
@@ -117,6 +125,9 @@ impl Controller {
             },
             Kind::Agent | Kind::Workspace => {
                 let Some(object) = object_key(key) else { return };
+                if kind == Kind::Agent {
+                    self.agents.changed(object.name.clone());
+                }
                 let prefix = keys::waiting_for_prefix(kind, &object.namespace, &object.name);
                 match self.records.pointed_at(&prefix).await {
                     Ok(waiting) => self.add_all(&waiting, Trigger::Watch),
@@ -124,6 +135,30 @@ impl Controller {
                 }
             }
             Kind::Event | Kind::Namespace => {}
+        }
+    }
+
+    /// A session changed: its parent may wait for its end. The other way round a parent that ends
+    /// wakes its children in its own pass; only one that is gone before them has none.
+    async fn session_changed(&self, session: &Session, is_gone: bool) {
+        let ends = is_gone || session.status.end.is_some() || session.metadata.is_deleting();
+        // A child that was let go is none any more; its parent waited for that too.
+        let was_let_go = session.status.lineage.parent.is_none();
+        if let Some(parent) = session.spec.parent.as_deref().filter(|_| ends || was_let_go) {
+            let namespace = session.metadata.namespace.clone();
+            self.queue.add(ObjectKey { namespace, name: Name::from(parent) }, Trigger::Watch);
+        }
+        if is_gone {
+            self.add_children(&session.metadata.uid).await;
+        }
+    }
+
+    /// The children of a session that is gone look at their world. There are none unless the store
+    /// was put back to an older state.
+    async fn add_children(&self, parent: &Uid) {
+        match self.records.pointed_at(&keys::children_of(parent)).await {
+            Ok(children) => self.add_all(&children, Trigger::Watch),
+            Err(error) => tracing::warn!(%parent, %error, "children could not be read"),
         }
     }
 
@@ -148,14 +183,14 @@ impl Controller {
         Ok(rev)
     }
 
-    /// Slots whose turn is gone, final or waiting are given back: no pass would do it. The others'
-    /// sessions are looked at.
+    /// Slots whose turn is gone, final or waits without one are given back: no pass would do it. The
+    /// others' sessions are looked at.
     async fn free_what_nobody_holds(&self) -> Result<(), records::Error> {
         let mut slots = self.slots.lock().await;
         let mut gone = Vec::new();
         for holder in slots.holders() {
             match self.records.by_uid::<TurnSpec>(&holder.turn).await? {
-                Some(turn) if is_taken(&turn) => {
+                Some(turn) if holds_slot(&turn) => {
                     let key =
                         ObjectKey { namespace: turn.metadata.namespace, name: turn.spec.session };
                     self.queue.add(key, Trigger::Boot);

@@ -9,6 +9,7 @@
 //! is caught, counted and tried again; the long waits are states, not awaits.
 
 mod act;
+mod agents;
 mod feed;
 mod live;
 mod observe;
@@ -42,6 +43,7 @@ use crate::slots::SharedSlots;
 use crate::store::SharedBlobs;
 use crate::store::records::Records;
 
+use agents::Agents;
 use live::Registry;
 use process::Launcher;
 use prompts::PromptLog;
@@ -120,9 +122,12 @@ pub struct Controller {
     line: Mutex<Line<ObjectKey>>,
     /// Turns that this daemon took.
     taken: Mutex<HashSet<Uid>>,
+    /// Turns that held a slot when the loop was built: by a daemon before this one.
+    held_before: HashSet<Uid>,
     /// The pumps of all processes.
     pumps: Mutex<JoinSet<()>>,
     reporter: Reporter,
+    agents: Arc<Agents>,
     is_stopping: AtomicBool,
     /// Sessions of the boot that were not looked at yet.
     booting: Mutex<HashSet<ObjectKey>>,
@@ -173,7 +178,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Controller {
-    /// Puts the loop together. Leftovers of other daemons must be gone by now.
+    /// Puts the loop together. Leftovers of other daemons must be gone by now, and nobody may take a
+    /// slot yet: whoever holds one now holds it by a daemon before this one.
     ///
     /// # Errors
     ///
@@ -182,9 +188,17 @@ impl Controller {
         options: Options,
         parts: Parts,
     ) -> Result<(Service, Handle), crate::store::Error> {
+        let holders = parts.slots.lock().await;
+        let held_before = holders.holders().iter().map(|holder| holder.turn.clone()).collect();
+        drop(holders);
         let queue = Arc::new(Queue::new(Arc::clone(&parts.clock)));
         let reporter =
             Reporter::new(parts.records.clone(), Arc::clone(&parts.clock), options.retention);
+        let agents = Arc::new(Agents::new(
+            parts.records.clone(),
+            Arc::clone(&parts.launcher),
+            Arc::clone(&parts.clock),
+        ));
         let controller = Arc::new(Self {
             options,
             records: parts.records,
@@ -197,8 +211,10 @@ impl Controller {
             slots: parts.slots,
             line: Mutex::default(),
             taken: Mutex::new(HashSet::new()),
+            held_before,
             pumps: Mutex::new(JoinSet::new()),
             reporter,
+            agents,
             is_stopping: AtomicBool::new(false),
             booting: Mutex::new(HashSet::new()),
             booted: watch::channel(false).0,
@@ -267,6 +283,10 @@ impl Controller {
         };
         let decided = plan(&world, started);
         let (steps, failure, is_stale) = self.carry_out(key, &world, &decided).await;
+        for name in &decided.wakes {
+            let child = ObjectKey { namespace: key.namespace.clone(), name: name.clone() };
+            self.queue.add(child, Trigger::Watch);
+        }
         if decided.waits_for_slot {
             lock(&self.line).join(key, world.session.status.lineage.parent.as_ref());
         } else if !is_stale {
@@ -349,6 +369,8 @@ impl Service {
         let mut helpers = JoinSet::new();
         let feeds = CancellationToken::new();
         let rev = controller.boot().await?;
+        controller.agents.look_at_all(Trigger::Boot).await?;
+        helpers.spawn(Arc::clone(&controller.agents).run(feeds.clone()));
         helpers.spawn(feed::follow(Arc::clone(&controller), rev, feeds.clone()));
         let reporting = CancellationToken::new();
         helpers.spawn({

@@ -3,13 +3,13 @@
 //! Reads only; costs what the session has open, not what it ever had.
 
 use crate::api::agent::AgentSpec;
-use crate::api::session::Scope;
-use crate::api::turn::{Delivery, TurnPhase};
+use crate::api::session::{DesiredState, Provider, Scope};
+use crate::api::turn::{Admission, Delivery, TurnPhase};
 use crate::api::workspace::WorkspaceSpec;
-use crate::api::{Agent, Name, Namespace, Session, SessionSpec, Turn};
+use crate::api::{Agent, DELETION_PROPAGATION, Name, Namespace, Session, SessionSpec, Turn, Uid};
 use crate::plan::World;
 use crate::plan::world::{
-    Below, Call, Daemon, Finding, Live, Missing, OpenTurn, Owner, Process, Stage,
+    Call, Children, Daemon, Finding, Live, Missing, OpenTurn, Owner, Process, Stage,
 };
 use crate::store::records;
 use crate::store::{BlobId, Stream};
@@ -45,13 +45,11 @@ impl Controller {
             turns.push(self.open_turn(record, next == Some(index)).await?);
         }
         let below = match session.status.finished_at {
-            Some(_) => Some(Below {
-                turns: self.records.turns_of(&uid).await?,
-                children: u32::try_from(self.records.children_of(&uid).await?.len())
-                    .unwrap_or(u32::MAX),
-            }),
+            Some(_) => Some(self.records.turns_of(&uid).await?),
             None => None,
         };
+        let children = self.children(&session).await?;
+        let owner = self.owner(&session).await?;
         let needs_start = !is_ready(&process);
         let mut agent = self.find_agent(&session, needs_start).await?;
         if let (Finding::Missing(_), Some(entry)) = (&agent, self.registry.entry(&uid))
@@ -65,12 +63,16 @@ impl Controller {
         let has_free_slot = {
             let mut slots = self.slots.lock().await;
             slots.refresh(self.records.store()).await?;
-            lock(&self.line).may_take(key, parent, slots.holders(), self.options.limits)
+            let next = turns.iter().find(|turn| turn.record.status.phase == TurnPhase::Pending);
+            let holds_one = next.is_some_and(|next| slots.holds(&next.record.metadata.uid));
+            holds_one
+                || lock(&self.line).may_take(key, parent, slots.holders(), self.options.limits)
         };
         Ok(Some(World {
             turns,
             below,
-            owner: Owner::None,
+            children,
+            owner,
             agent,
             scope,
             process,
@@ -85,9 +87,51 @@ impl Controller {
         }))
     }
 
+    /// The children of a session that ends: how many, and who must still take note of it.
+    async fn children(&self, session: &Session) -> Result<Option<Children>, records::Error> {
+        let is_deleted = is_deleted(session);
+        if !is_deleted && !has_stopped(session) {
+            return Ok(None);
+        }
+        let children = self.records.children_of(&session.metadata.uid).await?;
+        let must_note = |child: &&Session| {
+            if is_deleted {
+                !child.metadata.is_deleting()
+            } else {
+                child.spec.auto_stop_on_parent && child.status.end.is_none()
+            }
+        };
+        let untold = children.iter().filter(must_note).map(|child| child.metadata.name.clone());
+        Ok(Some(Children { untold: untold.collect(), count: children.len() }))
+    }
+
+    /// What a session's parent does.
+    async fn owner(&self, session: &Session) -> Result<Owner, records::Error> {
+        let Some(parent) = &session.status.lineage.parent else { return Ok(Owner::None) };
+        let Some(parent) = self.records.by_uid::<SessionSpec>(parent).await? else {
+            return Ok(Owner::Gone);
+        };
+        let propagation = parent.metadata.annotations.get(DELETION_PROPAGATION);
+        Ok(match (is_deleted(&parent), has_stopped(&parent)) {
+            (true, _) if propagation.is_some_and(|value| value == "Orphan") => Owner::Releasing,
+            (true, _) => Owner::Deleting,
+            (false, true) => Owner::Stopped,
+            (false, false) => Owner::Live,
+        })
+    }
+
+    /// Whether a turn holds its slot by this daemon's doing: it was taken here, or admitted together
+    /// with its slot since the loop was built.
+    fn is_ours(&self, turn: &Turn) -> bool {
+        let uid: &Uid = &turn.metadata.uid;
+        let is_admitted_here =
+            turn.spec.admission == Admission::Immediate && !self.held_before.contains(uid);
+        is_admitted_here || self.is_taken(uid)
+    }
+
     async fn open_turn(&self, record: Turn, wants_kinds: bool) -> Result<OpenTurn, records::Error> {
         let uid = &record.metadata.uid;
-        let is_taken_here = self.is_taken(uid);
+        let is_taken_here = self.is_ours(&record);
         let is_in_journal = self.journal.contains(uid);
         let block_kinds = if wants_kinds { self.block_kinds(&record).await? } else { Vec::new() };
         let stored_response_bytes = if is_taken_here || record.status.delivery == Delivery::NotSent
@@ -128,6 +172,9 @@ impl Controller {
         session: &Session,
         needs_start: bool,
     ) -> Result<Finding<Agent>, records::Error> {
+        if session.spec.provider == Provider::External {
+            return Ok(Finding::Unknown);
+        }
         let name = &session.spec.agent;
         let found =
             self.records.get::<AgentSpec>(&Namespace::default(), &Name::new(name.clone())).await?;
@@ -205,6 +252,16 @@ impl Controller {
         };
         Ok(self.launcher.find_scope(&main.path, &additional, label))
     }
+}
+
+/// Whether a session's record shall go.
+fn is_deleted(session: &Session) -> bool {
+    session.metadata.is_deleting() || session.spec.desired_state == DesiredState::Deleted
+}
+
+/// Whether a session has ended, or was asked to.
+fn has_stopped(session: &Session) -> bool {
+    session.status.end.is_some() || session.spec.desired_state != DesiredState::Running
 }
 
 /// Whether a process is there that needs no start.

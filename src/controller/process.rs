@@ -1,6 +1,8 @@
 //! The port to processes: what the loop asks of `runtime`, as a trait, so that the loop runs in
 //! tests with agents that live in memory.
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -102,8 +104,13 @@ pub trait Launcher: Send + Sync {
     /// Nothing was started: the executable, a directory or the shim is missing.
     async fn launch(&self, request: LaunchRequest) -> Result<Launched, LaunchError>;
 
-    /// Whether the agent's executable is found on the path that its process would get.
-    fn find_agent(&self, agent: &Agent) -> Result<(), LaunchError>;
+    /// The agent's executable, on the path that its process would get. `None`: the command names
+    /// it relative to the session's directory, so nothing can be said without one.
+    ///
+    /// # Errors
+    ///
+    /// It is not there; the message says where it was looked for.
+    fn find_agent(&self, agent: &Agent) -> Result<Option<PathBuf>, LaunchError>;
 
     /// The directories of a session: `cwd` and the rest must exist.
     fn find_scope(&self, cwd: &str, additional: &[String], label: String) -> Finding<Scope>;

@@ -222,6 +222,8 @@ impl Pump {
                             .into_iter()
                             .map(|method| method.id)
                             .collect(),
+                        version: found.agent_version,
+                        declared: found.raw_capabilities,
                     }),
                     Err(failure) => Call::Failed(call_failure(failure)),
                 };

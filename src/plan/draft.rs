@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::api::session::SessionEnd;
-use crate::api::turn::{Delivery, TurnPhase};
-use crate::api::{Session, Time, Turn, TurnStatus};
+use crate::api::turn::{Admission, Delivery, TurnPhase};
+use crate::api::{Name, Session, Time, Turn, TurnStatus};
 use crate::clock::Now;
 
 use super::world::World;
@@ -24,6 +24,8 @@ pub(super) struct Draft<'w> {
     pub(super) change: Change,
     /// Whether a turn waits for one of the daemon's slots.
     pub(super) waits_for_slot: bool,
+    /// Children that must look at their world.
+    pub(super) wakes: Vec<Name>,
     effects: Vec<Step>,
     wake: Option<Duration>,
     why: String,
@@ -38,6 +40,7 @@ impl<'w> Draft<'w> {
             turns: world.turns.iter().map(|turn| turn.record.clone()).collect(),
             change: Change::default(),
             waits_for_slot: false,
+            wakes: Vec::new(),
             effects: Vec::new(),
             wake: None,
             why: String::new(),
@@ -102,7 +105,8 @@ impl<'w> Draft<'w> {
         }
     }
 
-    /// Puts a taken turn that was surely not sent back into the queue.
+    /// Puts a taken turn that was surely not sent back into the queue. One that must not wait for a
+    /// slot keeps the one that it has.
     pub(super) fn put_back(&mut self, index: usize, reason: &str, message: String) {
         let turn = &mut self.turns[index];
         turn.status = TurnStatus {
@@ -134,10 +138,11 @@ impl<'w> Draft<'w> {
             self.change.remove_turns.iter().map(|t| t.metadata.uid.clone()).collect();
         for (seen, wanted) in self.world.turns.iter().zip(&self.turns) {
             // By what is recorded, whatever the turn went through in this pass: no slot leaks.
-            match (is_taken(&seen.record), is_taken(wanted)) {
-                (false, true) => self.change.take_slot = Some(wanted.metadata.uid.clone()),
-                (true, false) => self.change.free_slots.push(wanted.metadata.uid.clone()),
-                (true, true) | (false, false) => {}
+            if !is_taken(&seen.record) && is_taken(wanted) {
+                self.change.take_slot = Some(wanted.metadata.uid.clone());
+            }
+            if holds_slot(&seen.record) && !holds_slot(wanted) {
+                self.change.free_slots.push(wanted.metadata.uid.clone());
             }
             if seen.record != *wanted && !removed.contains(&wanted.metadata.uid) {
                 self.change.turns.push(wanted.clone());
@@ -151,9 +156,18 @@ impl<'w> Draft<'w> {
         }
         steps.append(&mut self.effects);
         let requeue = self.wake.map_or(Requeue::AwaitChange, Requeue::After);
-        let waits_for_slot = self.waits_for_slot;
-        Plan { steps, requeue, waits_for_slot, standing, why: self.why, diff }
+        let (waits_for_slot, wakes) = (self.waits_for_slot, self.wakes);
+        Plan { steps, requeue, waits_for_slot, wakes, standing, why: self.why, diff }
     }
+}
+
+/// Whether a turn holds one of the daemon's slots: from when it was taken, or from its admission on
+/// if it must not wait for one, until it is final.
+#[must_use]
+pub fn holds_slot(turn: &Turn) -> bool {
+    let waits_with_slot =
+        turn.status.phase == TurnPhase::Pending && turn.spec.admission == Admission::Immediate;
+    is_taken(turn) || waits_with_slot
 }
 
 /// Whether a turn was taken and is not final: it has the session, and one of the daemon's slots.

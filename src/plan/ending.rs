@@ -7,13 +7,15 @@
 use std::time::Duration;
 
 use crate::api::session::{DesiredState, EndOutcome, ProcessState, SessionEnd};
-use crate::api::turn::{Admission, Cancel, CancelBy, Delivery, TurnDesiredState, TurnPhase};
+use crate::api::turn::{
+    Admission, Cancel, CancelBy, Delivery, SourceKind, TurnDesiredState, TurnPhase,
+};
 use crate::api::{Code, PROCESS_FINALIZER};
 
-use super::draft::Draft;
-use super::turn::{Ending, conclude};
-use super::world::{Call, Fault, Live, Owner, Process, Stage, StartFailure, StopCause};
-use super::{Step, launch, stop};
+use super::draft::{Draft, holds_slot};
+use super::turn::{Ending, conclude, start_failure_code};
+use super::world::{Call, Fault, Live, Process, Stage, StartFailure, StopCause};
+use super::{Step, cascade, launch, stop};
 
 /// How often a process that could not be proven gone is looked at again.
 const UNPROVEN_RECHECK: Duration = Duration::from_secs(5);
@@ -38,8 +40,8 @@ const fn interruption(stopped_cleanly: bool) -> Code {
     if stopped_cleanly { Code::AppShutdown } else { Code::AppRestarted }
 }
 
-/// Turns that a daemon before this one took: what was surely not sent may wait again, the rest is
-/// interrupted and never sent again.
+/// Turns that hold a slot by a daemon before this one: what was surely not sent and may wait waits
+/// again, the rest is interrupted and never sent again.
 pub(super) fn interrupt_turns(draft: &mut Draft<'_>) {
     if draft.world.may_have_running_process() {
         return;
@@ -48,18 +50,19 @@ pub(super) fn interrupt_turns(draft: &mut Draft<'_>) {
     for index in 0..draft.turns.len() {
         let seen = &draft.world.turns[index];
         let (spec, status) = (&seen.record.spec, &seen.record.status);
-        if status.phase == TurnPhase::Pending || status.phase.is_final() || seen.is_taken_here {
+        if !holds_slot(&seen.record) || seen.is_taken_here {
             continue;
         }
-        let cancelled = spec.desired_state == TurnDesiredState::Cancelled
-            || draft.session.spec.desired_state > DesiredState::Running
+        let session_ends = draft.session.spec.desired_state > DesiredState::Running
             || draft.session.metadata.is_deleting();
+        let cancelled = spec.desired_state == TurnDesiredState::Cancelled || session_ends;
         let delivery = match status.delivery {
             Delivery::Unknown if !seen.is_in_journal => Delivery::NotSent,
             kept @ (Delivery::NotSent | Delivery::Unknown | Delivery::Sent) => kept,
         };
         if cancelled || status.cancel.is_some() {
-            mark_cancel(draft, index, CancelBy::Operator);
+            let by = if session_ends { cascade::asked_by(draft) } else { CancelBy::Operator };
+            mark_cancel(draft, index, by);
             draft.turns[index].status.delivery = delivery;
             let gone = Ending::ProcessGone { status: "the daemon restarted", stderr: "" };
             turn(draft, index, &gone);
@@ -211,8 +214,8 @@ fn shut_down(draft: &mut Draft<'_>, index: usize) {
     }
 }
 
-/// A start failed: counted, and the turn waits again or fails (a session that was never prompted
-/// loses nothing by waiting).
+/// A start failed: counted, and the turn waits again or fails. A session that was never prompted
+/// loses nothing by waiting, unless an agent waits for it: then its first failure is its end.
 fn start_failed(draft: &mut Draft<'_>, failure: &StartFailure) {
     launch::count_failed_start(draft, failure);
     let Some(index) = draft.active_turn() else { return };
@@ -224,6 +227,18 @@ fn start_failed(draft: &mut Draft<'_>, failure: &StartFailure) {
         turn(draft, index, &Ending::NeverSent);
     } else if draft.session.status.acp_session_id.is_some() {
         turn(draft, index, &Ending::StartFailed(failure));
+    } else if draft.turns[index].spec.source.kind == SourceKind::Spawn
+        && !draft.session.status.prompted
+    {
+        turn(draft, index, &Ending::StartFailed(failure));
+        let at = draft.time();
+        draft.end_session(SessionEnd {
+            outcome: EndOutcome::Failed,
+            reason: "StartupFailure".to_owned(),
+            message: failure.message.clone(),
+            code: Some(start_failure_code(failure.reason)),
+            at,
+        });
     } else {
         draft.put_back(index, failure.reason, failure.message.clone());
     }
@@ -234,33 +249,44 @@ pub(super) fn decide(draft: &mut Draft<'_>) {
     if draft.session.status.end.is_some() {
         return;
     }
-    let world = draft.world;
-    let stopped = |reason: &str, message: &str, code| SessionEnd {
-        outcome: EndOutcome::Stopped,
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-        code: Some(code),
+    let of_fault = |fault: Fault| SessionEnd {
+        outcome: EndOutcome::Failed,
+        reason: fault.reason().to_owned(),
+        message: fault_message(fault).to_owned(),
+        code: Some(Code::TurnFailed),
         at: draft.now.time,
     };
-    let spec = &draft.session.spec;
-    let end = if draft.session.metadata.is_deleting() || spec.desired_state == DesiredState::Deleted
-    {
-        Some(stopped("Deleted", "its deletion was asked for", Code::TurnCancelled))
-    } else if spec.desired_state == DesiredState::Cancelled {
-        Some(stopped("Cancelled", "it was cancelled", Code::TurnCancelled))
-    } else if world.owner == Owner::Ended && spec.auto_stop_on_parent {
-        Some(stopped("ParentStopped", "its parent ended", Code::TurnCancelled))
-    } else {
-        fault(world.live()).map(|fault| SessionEnd {
-            outcome: EndOutcome::Failed,
-            reason: fault.reason().to_owned(),
-            message: fault_message(fault).to_owned(),
-            code: Some(Code::TurnFailed),
-            at: draft.now.time,
-        })
+    // Deletions before cancels, what was asked of the session itself before what its parent does.
+    let by_owner = cascade::end_by_owner(draft);
+    let end = match draft.session.spec.desired_state {
+        DesiredState::Cancelled if !draft.session.metadata.is_deleting() => {
+            Some(asked_for(draft, "Cancelled", "it was cancelled"))
+        }
+        DesiredState::Running | DesiredState::Cancelled | DesiredState::Deleted => by_owner
+            .or_else(|| {
+                cascade::is_removal_wanted(&draft.session)
+                    .then(|| asked_for(draft, "Deleted", "its deletion was asked for"))
+            })
+            .or_else(|| fault(draft.world.live()).map(of_fault)),
     };
     if let Some(end) = end {
         draft.end_session(end);
+    }
+}
+
+/// The end that the session's record asks for.
+fn asked_for(draft: &Draft<'_>, reason: &str, message: &str) -> SessionEnd {
+    let by_parent = cascade::asked_by(draft) == CancelBy::Parent;
+    SessionEnd {
+        outcome: EndOutcome::Stopped,
+        reason: reason.to_owned(),
+        message: if by_parent {
+            launch::asked_by(CancelBy::Parent).to_owned()
+        } else {
+            message.to_owned()
+        },
+        code: Some(if by_parent { Code::TurnCancelledByParent } else { Code::TurnCancelled }),
+        at: draft.time(),
     }
 }
 
@@ -303,21 +329,27 @@ pub(super) fn expire(draft: &mut Draft<'_>, reason: &str, message: String) {
 }
 
 /// Who cancels the turns of a session that ends so.
-fn cancel_by(reason: &str) -> CancelBy {
+fn cancel_by(draft: &Draft<'_>, reason: &str) -> CancelBy {
     match reason {
         "TtlExpired" => CancelBy::Ttl,
         "Inactivity" => CancelBy::Inactivity,
-        "ParentStopped" | "Orphaned" => CancelBy::ParentStopped,
+        "ParentStopped" => CancelBy::ParentStopped,
         "ParentDeleted" => CancelBy::ParentDeleted,
-        _ => CancelBy::Operator,
+        _ => draft.session.status.cancel.as_ref().map_or(CancelBy::Operator, |cancel| cancel.by),
     }
 }
 
-/// Carries out a session's end: turns, process, then the record.
+/// Carries out a session's end: turns, process, then the record. Its children are told first.
 pub(super) fn carry_out(draft: &mut Draft<'_>) {
     let Some(end) = draft.session.status.end.clone() else { return };
+    let has_told_children = cascade::has_told_children(draft);
     draft.because(format!("the session ends: {}", end.message));
     for index in draft.pending_turns() {
+        if holds_slot(&draft.turns[index]) {
+            // Somebody waits for it: it counts as begun.
+            end_active_turn(draft, index, &end);
+            continue;
+        }
         let ending = Ending::Discarded {
             code: end.code.unwrap_or(Code::TurnCancelled),
             reason: "SessionEnded",
@@ -336,7 +368,7 @@ pub(super) fn carry_out(draft: &mut Draft<'_>) {
     if draft.world.may_have_running_process() {
         return;
     }
-    if draft.active_turn().is_some() {
+    if draft.active_turn().is_some() || !has_told_children {
         return;
     }
     if draft.session.status.finished_at.is_none() {
@@ -347,7 +379,8 @@ pub(super) fn carry_out(draft: &mut Draft<'_>) {
 
 fn end_active_turn(draft: &mut Draft<'_>, index: usize, end: &SessionEnd) {
     if end.outcome == EndOutcome::Stopped {
-        mark_cancel(draft, index, cancel_by(&end.reason));
+        let by = cancel_by(draft, &end.reason);
+        mark_cancel(draft, index, by);
     }
     let status = &draft.turns[index].status;
     if status.delivery == Delivery::NotSent {
@@ -372,6 +405,10 @@ fn end_active_turn(draft: &mut Draft<'_>, index: usize, end: &SessionEnd) {
 fn stop_process(draft: &mut Draft<'_>) {
     let world = draft.world;
     let Some(live) = world.live() else { return };
+    if cascade::holds_process(draft, live) {
+        cascade::cancel_prompt(draft, live);
+        return;
+    }
     match &live.stage {
         Stage::Gated { .. } | Stage::Running | Stage::Unprovable => {
             let cause =
@@ -385,15 +422,17 @@ fn stop_process(draft: &mut Draft<'_>) {
 
 /// Removes what is left of a session that has ended, once that is wanted: turns first.
 fn remove(draft: &mut Draft<'_>) {
-    let session = &draft.session;
-    let is_wanted =
-        session.metadata.is_deleting() || session.spec.desired_state == DesiredState::Deleted;
+    let is_wanted = cascade::is_removal_wanted(&draft.session);
     if !is_wanted && !super::deadlines::is_retention_over(draft) {
         return;
     }
     // Unknown counts as "something is left": the next pass has looked.
-    let Some(below) = &draft.world.below else { return };
-    if below.children > 0 {
+    let Some(turns) = &draft.world.below else { return };
+    if cascade::goes_with_owner(draft) {
+        // Its deletion is recorded first, so that watchers see it coming.
+        return;
+    }
+    if cascade::has_children(draft) {
         draft.because("waits for its children to go");
         return;
     }
@@ -406,10 +445,10 @@ fn remove(draft: &mut Draft<'_>) {
         draft.because("waits for finalizers that others hold");
         return;
     }
-    if below.turns.is_empty() {
+    if turns.is_empty() {
         draft.because("the session is removed");
         draft.change.removes_session = true;
     } else {
-        draft.change.remove_turns.extend(below.turns.iter().take(REMOVED_TURNS_MAX).cloned());
+        draft.change.remove_turns.extend(turns.iter().take(REMOVED_TURNS_MAX).cloned());
     }
 }

@@ -4,17 +4,18 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::api::session::{DesiredState, ProcessRecord, ProcessState};
-use crate::api::turn::{Cancel, CancelBy, Delivery, TurnPhase};
+use crate::api::turn::{Admission, Cancel, CancelBy, Delivery, TurnPhase};
 use crate::api::{Dur, Time};
 
 use super::model::{Behaviour, EPOCH_MS, Model, capable, prompt, turn};
 use super::world::*;
-use super::{Step, plan};
+use super::{Step, holds_slot, plan};
 
 const TURN_UID: &str = "0198c0de-0000-7000-8000-00000000000a";
 const DESIRED: [DesiredState; 3] =
     [DesiredState::Running, DesiredState::Cancelled, DesiredState::Deleted];
-const OWNERS: [Owner; 3] = [Owner::None, Owner::Live, Owner::Ended];
+const OWNERS: [Owner; 6] =
+    [Owner::None, Owner::Live, Owner::Stopped, Owner::Deleting, Owner::Releasing, Owner::Gone];
 const PROCESSES: [Option<ProcessState>; 5] = [
     None,
     Some(ProcessState::Launching),
@@ -23,7 +24,20 @@ const PROCESSES: [Option<ProcessState>; 5] = [
     Some(ProcessState::Unknown),
 ];
 const STAGES: usize = 9;
+/// None; and one that is pending, starting (not sent, or unknown), running, cancelling.
 const TURNS: usize = 6;
+/// The turn as [`Point::turn`], and how it was admitted. That is looked at only of what was not sent.
+const ADMITTED: [(usize, Admission); TURNS + 3] = [
+    (0, Admission::Queue),
+    (1, Admission::Queue),
+    (1, Admission::Immediate),
+    (2, Admission::Queue),
+    (2, Admission::Immediate),
+    (3, Admission::Queue),
+    (3, Admission::Immediate),
+    (4, Admission::Queue),
+    (5, Admission::Queue),
+];
 
 /// One point of the enumeration.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +46,7 @@ struct Point {
     stage: usize,
     process: Option<ProcessState>,
     turn: usize,
+    admission: Admission,
     owner: Owner,
     ttl_over: bool,
     idle_over: bool,
@@ -44,13 +59,14 @@ fn points() -> impl Iterator<Item = Point> {
     DESIRED.into_iter().flat_map(move |desired| {
         (0..STAGES).flat_map(move |stage| {
             PROCESSES.into_iter().flat_map(move |process| {
-                (0..TURNS).flat_map(move |turn| {
+                ADMITTED.into_iter().flat_map(move |(turn, admission)| {
                     OWNERS.into_iter().flat_map(move |owner| {
                         (0..16_usize).map(move |bits| Point {
                             desired,
                             stage,
                             process,
                             turn,
+                            admission,
                             owner,
                             ttl_over: flags[bits & 1],
                             idle_over: flags[bits >> 1 & 1],
@@ -70,6 +86,8 @@ fn model(point: Point) -> Model {
     model.owner = point.owner;
     let session = model.session.as_mut().expect("the model starts with a session");
     session.spec.desired_state = point.desired;
+    // A parent that lets its children go has none that stop with it.
+    session.spec.auto_stop_on_parent = point.owner != Owner::Releasing;
     if point.desired == DesiredState::Deleted {
         session.metadata.deletion_timestamp = Some(Time::from_millis(EPOCH_MS));
     }
@@ -114,8 +132,13 @@ fn live(point: Point, state: ProcessState) -> Live {
     let mut live = Model::live(1);
     // The start began just now; what is silent has been so for an hour.
     live.launched_at = crate::clock::Mono(3_600_000);
-    let initialized =
-        Initialized { protocol_version: 1, capabilities: capable(), auth_methods: Vec::new() };
+    let initialized = Initialized {
+        protocol_version: 1,
+        capabilities: capable(),
+        auth_methods: Vec::new(),
+        version: None,
+        declared: None,
+    };
     if point.stage >= 3 {
         live.acp.initialize = Call::Done(initialized);
     }
@@ -156,6 +179,7 @@ fn add_turn(model: &mut Model, point: Point) {
         return;
     }
     let mut record = turn("s-1", TURN_UID);
+    record.spec.admission = point.admission;
     let uid = record.metadata.uid.clone();
     record.status.phase = match point.turn {
         1 => TurnPhase::Pending,
@@ -175,7 +199,7 @@ fn add_turn(model: &mut Model, point: Point) {
             at: Time::from_millis(EPOCH_MS),
         });
     }
-    if point.turn >= 2 {
+    if holds_slot(&record) {
         model.slots.push(uid.clone());
         // Odd stages: this daemon took it; even ones: a daemon that is gone did.
         if point.stage % 2 == 1 {
@@ -213,13 +237,12 @@ fn every_world_has_a_plan_that_records_before_it_acts_once() {
                 assert!(!world.may_have_running_process(), "{point:?}: a second process");
             }
         }
-        let ends =
-            point.desired != DesiredState::Running || point.ttl_over || point.owner == Owner::Ended;
+        let ends = is_end_asked_for(point) || point.ttl_over;
         if ends {
             assert_eq!(once, 0, "{point:?}: an ending session starts {:?}", decided.steps);
         }
     }
-    assert_eq!(count, 3 * 9 * 5 * 6 * 3 * 16);
+    assert_eq!(count, 3 * 9 * 5 * 9 * 6 * 16);
     let all = [
         "CancelPrompt",
         "Forget",
@@ -234,6 +257,20 @@ fn every_world_has_a_plan_that_records_before_it_acts_once() {
     for name in all {
         assert!(seen.contains(name), "no world plans {name}; seen: {seen:?}");
     }
+}
+
+/// Whether the session's record, or what its parent does, asks for its end.
+fn is_end_asked_for(point: Point) -> bool {
+    let with_owner = match point.owner {
+        Owner::None | Owner::Live | Owner::Releasing => false,
+        Owner::Stopped | Owner::Deleting | Owner::Gone => true,
+    };
+    with_owner || point.desired != DesiredState::Running
+}
+
+/// Whether the record goes: by its own deletion or its parent's.
+fn is_removed(point: Point) -> bool {
+    point.desired == DesiredState::Deleted || matches!(point.owner, Owner::Deleting | Owner::Gone)
 }
 
 fn is_record(step: &Step) -> bool {
@@ -253,6 +290,12 @@ fn converge_every_second(from: usize) {
     for (number, point) in points().enumerate().skip(from).step_by(2) {
         // A process that cannot be proven gone stays so for ever in this model.
         if point.process == Some(ProcessState::Unknown) && point.stage == 0 {
+            continue;
+        }
+        // An end that is asked for is decided before any clock is looked at, and a parent that
+        // lives is as good as none.
+        let has_clock_over = point.ttl_over || point.idle_over || point.silent;
+        if point.owner == Owner::Live || (has_clock_over && is_end_asked_for(point)) {
             continue;
         }
         let mut first = model(point);
@@ -291,17 +334,19 @@ fn converges(point: Point, model: &mut Model) {
 
 /// What was deleted is gone, and what was ended is finished.
 fn ends_as_wanted(point: Point, model: &Model) {
-    match (&model.session, point.desired) {
-        (None, DesiredState::Deleted) => assert!(!point.has_foreign_finalizer),
-        (None, _) => panic!("{point:?}: removed without being asked to"),
-        (Some(_), DesiredState::Deleted) => assert!(point.has_foreign_finalizer, "{point:?}"),
-        (Some(session), DesiredState::Cancelled) => {
-            assert!(session.status.finished_at.is_some(), "{point:?}");
-            assert!(session.status.process.is_none(), "{point:?}");
+    let ends = is_end_asked_for(point);
+    match &model.session {
+        None => assert!(is_removed(point) && !point.has_foreign_finalizer, "{point:?}"),
+        Some(session) => {
+            assert!(!is_removed(point) || point.has_foreign_finalizer, "{point:?}");
+            assert_eq!(is_removed(point), session.metadata.is_deleting(), "{point:?}");
+            assert!(!ends || session.status.finished_at.is_some(), "{point:?}");
+            assert!(!ends || session.status.process.is_none(), "{point:?}");
         }
-        (Some(_), DesiredState::Running) => {}
     }
-    if point.desired != DesiredState::Running {
+    let holders = model.turns.iter().filter(|turn| holds_slot(turn)).count();
+    assert_eq!(model.slots.len(), holders, "{point:?}: who holds a slot");
+    if ends {
         assert!(model.turns.iter().all(|turn| turn.status.phase.is_final()), "{point:?}");
         assert_eq!(model.slots.len(), 0, "{point:?}: a slot was not given back");
     }

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use crate::api::agent::LastStart;
 use crate::api::session::{Capabilities, ProcessRecord, ProcessState};
-use crate::api::turn::{CancelBy, Delivery, TurnPhase};
+use crate::api::turn::{Admission, CancelBy, Delivery, TurnPhase};
 use crate::api::{AgentSpec, Code, Dur, SessionSpec, TurnSpec};
 use crate::options::settings::{Done, Next, Wanted, next_setting};
 use crate::options::{Issue, IssueReason, mode_names};
 
 use super::draft::Draft;
-use super::turn::Ending;
+use super::turn::{Ending, start_failure_code};
 use super::world::{
     Call, CallFailure, CallFailureKind, Finding, Live, OpenAs, Stage, StartFailure, StopCause,
 };
@@ -65,6 +65,25 @@ pub(super) fn can_start(draft: &mut Draft<'_>) -> bool {
         return false;
     }
     true
+}
+
+/// Why a turn that must not wait ends instead of waiting for what keeps its agent from being
+/// started. None: only a pause, which it waits out.
+pub(super) fn why_never(draft: &Draft<'_>) -> Option<Ending<'static>> {
+    let (code, message) = match (&draft.world.agent, &draft.world.scope) {
+        (Finding::Missing(missing), _) => (Code::SpawnAgentStartFailed, missing.message.clone()),
+        (_, Finding::Missing(missing)) => (Code::SessionFolderPathMissing, missing.message.clone()),
+        (Finding::Found(_) | Finding::Unknown, Finding::Found(_) | Finding::Unknown)
+            if is_crash_looping(draft) =>
+        {
+            let restarts = &draft.session.status.restarts;
+            (start_failure_code(&restarts.reason), restarts.last_error.clone())
+        }
+        (Finding::Found(_) | Finding::Unknown, Finding::Found(_) | Finding::Unknown) => {
+            return None;
+        }
+    };
+    Some(Ending::Refused { code, message })
 }
 
 /// Whether starts have failed too often to try again by itself.
@@ -119,6 +138,11 @@ pub(super) fn forgive(draft: &mut Draft<'_>) {
     }
 }
 
+/// Whether a turn ends rather than waits: for a slot (it has one) or for what is missing.
+pub(super) fn must_not_wait(turn: &TurnSpec) -> bool {
+    turn.admission == Admission::Immediate
+}
+
 /// Plans the next thing on the way from the taken turn to its dispatched prompt.
 pub(super) fn progress(draft: &mut Draft<'_>, index: usize) {
     let world = draft.world;
@@ -149,8 +173,12 @@ pub(super) fn progress(draft: &mut Draft<'_>, index: usize) {
 
 fn launch(draft: &mut Draft<'_>, index: usize) {
     if !can_start(draft) {
-        let why = "BackOff";
-        draft.put_back(index, why, "the agent cannot be started now".to_owned());
+        match why_never(draft).filter(|_| must_not_wait(&draft.turns[index].spec)) {
+            Some(never) => ending::turn(draft, index, &never),
+            None => {
+                draft.put_back(index, "BackOff", "the agent cannot be started now".to_owned());
+            }
+        }
         return;
     }
     let world = draft.world;
@@ -315,8 +343,8 @@ fn handshake(draft: &mut Draft<'_>, index: usize, live: &Live) {
     }
 }
 
-/// A start that succeeded is told on the agent, at most once a minute: from then on a start that
-/// may download first has no more time than others.
+/// A start that succeeded is told on the agent, with what the agent said of itself, at most once a
+/// minute: from then on a start that may download first has no more time than others.
 fn note_start(draft: &mut Draft<'_>, live: &Live) {
     let Finding::Found(agent) = &draft.world.agent else { return };
     let took = draft.now.mono.since(live.launched_at);
@@ -327,6 +355,10 @@ fn note_start(draft: &mut Draft<'_>, live: &Live) {
         let mut agent = (**agent).clone();
         let took = Dur::from_millis(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
         agent.status.last_start = Some(LastStart { at: draft.time(), took });
+        if let Call::Done(told) = &live.acp.initialize {
+            agent.status.version.clone_from(&told.version);
+            agent.status.capabilities.clone_from(&told.declared);
+        }
         draft.change.agent = Some(agent);
     }
 }

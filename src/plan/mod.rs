@@ -14,7 +14,9 @@
 // A new variant has to be thought of everywhere that decides.
 #![deny(clippy::wildcard_enum_match_arm)]
 
+pub mod agent;
 pub mod capacity;
+mod cascade;
 pub mod deadlines;
 mod draft;
 mod ending;
@@ -36,11 +38,11 @@ mod tests;
 use std::time::Duration;
 
 use crate::api::report::Outcome;
-use crate::api::{Agent, Incarnation, Session, Turn, Uid};
+use crate::api::{Agent, Incarnation, Name, Session, Turn, Uid};
 use crate::clock::Now;
 use crate::options::settings::{Setting, Wanted};
 
-pub use draft::is_taken;
+pub use draft::{holds_slot, is_taken};
 pub use launch::instance;
 pub use world::{OpenAs, Rung, StopCause, World};
 
@@ -53,6 +55,8 @@ pub struct Plan {
     pub requeue: Requeue,
     /// Whether a turn waits for one of the daemon's slots.
     pub waits_for_slot: bool,
+    /// Children that must look at their world: it changes with this session's.
+    pub wakes: Vec<Name>,
     /// How the session stands after the pass, if every step is done.
     pub standing: Outcome,
     /// What is waited for or was decided, in a sentence.
@@ -172,9 +176,10 @@ pub struct Change {
     pub remove_turns: Vec<Turn>,
     /// Whether the session goes. Only once no process and no turn of it is left.
     pub removes_session: bool,
-    /// A turn that takes one of the daemon's slots; the commit fails if none is free.
+    /// A turn that is taken and needs one of the daemon's slots; the commit fails if it holds none
+    /// and none is free.
     pub take_slot: Option<Uid>,
-    /// Turns that give their slot back.
+    /// Turns that give back the slot that they may hold.
     pub free_slots: Vec<Uid>,
 }
 

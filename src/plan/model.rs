@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::api::agent::AgentSpec;
 use crate::api::session::{Capabilities, Scope, SessionSpec};
-use crate::api::turn::{TurnPhase, TurnSpec};
+use crate::api::turn::{Admission, TurnPhase, TurnSpec};
 use crate::api::{Agent, Name, ObjectMeta, PROCESS_FINALIZER, Session, Time, Turn, Uid};
 use crate::clock::{Mono, Now};
 
@@ -43,6 +43,7 @@ pub(crate) struct Model {
     pub(crate) session: Option<Session>,
     pub(crate) turns: Vec<Turn>,
     pub(crate) owner: Owner,
+    pub(crate) children: Children,
     pub(crate) process: Process,
     pub(crate) agent: Finding<Agent>,
     pub(crate) scope: Finding<Scope>,
@@ -102,6 +103,7 @@ impl Model {
             session: Some(Session::new(meta, spec)),
             turns: Vec::new(),
             owner: Owner::None,
+            children: Children::default(),
             process: Process::Absent,
             agent: Finding::Found(Box::new(Agent::new(metadata("a", "agent"), agent_spec))),
             scope: Finding::Found(Box::new(scope)),
@@ -138,16 +140,13 @@ impl Model {
         });
         Some(World {
             turns: turns.collect(),
-            below: session
-                .status
-                .finished_at
-                .is_some()
-                .then(|| Below { turns: self.turns.clone(), children: 0 }),
+            below: session.status.finished_at.is_some().then(|| self.turns.clone()),
+            children: Some(self.children.clone()),
             owner: self.owner,
             agent: self.agent.clone(),
             scope: self.scope.clone(),
             process: self.process.clone(),
-            has_free_slot: self.slots.len() < self.slots_max,
+            has_free_slot: self.slots.len() < self.slots_max || self.next_holds_slot(),
             daemon: Daemon {
                 store_id: "store".into(),
                 boot_id: "boot".into(),
@@ -156,6 +155,20 @@ impl Model {
             },
             session,
         })
+    }
+
+    /// Whether the turn that is next has a slot already.
+    fn next_holds_slot(&self) -> bool {
+        let next = self.turns.iter().find(|turn| turn.status.phase == TurnPhase::Pending);
+        next.is_some_and(|turn| self.slots.contains(&turn.metadata.uid))
+    }
+
+    /// A turn that was admitted together with its slot, by this daemon.
+    pub(crate) fn admit_at_once(&mut self, mut turn: Turn) {
+        turn.spec.admission = Admission::Immediate;
+        self.slots.push(turn.metadata.uid.clone());
+        self.taken.push(turn.metadata.uid.clone());
+        self.turns.push(turn);
     }
 
     /// The daemon dies: what is in memory is gone, the shim kills the tree.
@@ -244,6 +257,8 @@ impl Model {
                     protocol_version: 1,
                     capabilities: capable(),
                     auth_methods: Vec::new(),
+                    version: Some("1.2".into()),
+                    declared: Some(serde_json::json!({"loadSession": true})),
                 });
             }
             Step::Open(how) => {
@@ -276,8 +291,10 @@ impl Model {
             self.label
         );
         if let Some(uid) = &change.take_slot {
-            assert!(self.slots.len() < self.slots_max, "a slot was taken that was not free");
-            self.slots.push(uid.clone());
+            if !self.slots.contains(uid) {
+                assert!(self.slots.len() < self.slots_max, "a slot was taken that was not free");
+                self.slots.push(uid.clone());
+            }
             self.taken.push(uid.clone());
         }
         self.slots.retain(|uid| !change.free_slots.contains(uid));
@@ -304,6 +321,7 @@ impl Model {
             let may_run = matches!(&self.process, Process::Live(live) if !matches!(live.stage, Stage::Empty { .. }));
             assert!(!may_run, "a record went before its process");
             assert!(self.turns.is_empty(), "a record went before its turns");
+            assert_eq!(self.children.count, 0, "a record went before its children");
             self.session = None;
         }
     }

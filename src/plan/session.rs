@@ -1,7 +1,7 @@
 //! The stages of a pass over a session, in order.
 
 use crate::api::Code;
-use crate::api::session::{EndOutcome, SessionEnd};
+use crate::api::session::{EndOutcome, Provider, SessionEnd};
 use crate::api::turn::{CancelBy, Delivery, TurnDesiredState, TurnPhase};
 use crate::clock::Now;
 
@@ -9,11 +9,12 @@ use super::deadlines::{self, Clock};
 use super::draft::Draft;
 use super::turn::Ending;
 use super::world::{Live, Process, Stage, StopCause, World};
-use super::{Plan, Step, ending, launch, status, stop};
+use super::{Plan, Step, cascade, ending, launch, status, stop};
 
 /// Decides what one pass does.
 pub(super) fn plan(world: &World, now: Now) -> Plan {
     let mut draft = Draft::new(world, now);
+    cascade::follow_owner(&mut draft);
     launch::forgive(&mut draft);
     ending::settle(&mut draft);
     ending::interrupt_turns(&mut draft);
@@ -23,6 +24,8 @@ pub(super) fn plan(world: &World, now: Now) -> Plan {
     ending::expire_if_lost(&mut draft);
     if draft.session.status.end.is_some() {
         ending::carry_out(&mut draft);
+    } else if world.session.spec.provider == Provider::External {
+        discard_turns(&mut draft);
     } else if world.daemon.is_stopping {
         shut_down(&mut draft);
     } else {
@@ -108,6 +111,21 @@ fn shut_down(draft: &mut Draft<'_>) {
     }
 }
 
+/// The daemon runs no agent of an external session. Admission refuses turns of one; what is there
+/// all the same is not left waiting.
+fn discard_turns(draft: &mut Draft<'_>) {
+    draft.because("an external session: the daemon runs no agent of it");
+    for index in draft.pending_turns() {
+        let ending = Ending::Discarded {
+            code: Code::SpawnInvalidRequest,
+            reason: "ExternalSession",
+            message: "an external session takes no turns".to_owned(),
+            issues: Vec::new(),
+        };
+        ending::turn(draft, index, &ending);
+    }
+}
+
 /// A session that takes turns.
 fn run(draft: &mut Draft<'_>) {
     for index in draft.pending_turns() {
@@ -172,7 +190,11 @@ fn take_next(draft: &mut Draft<'_>) {
     let needs_process =
         draft.world.live().is_none_or(|live| matches!(live.stage, Stage::Empty { .. }));
     if needs_process && !launch::can_start(draft) {
-        wait_with(draft, index, "CannotStart");
+        let never = launch::why_never(draft);
+        match never.filter(|_| launch::must_not_wait(&draft.turns[index].spec)) {
+            Some(never) => ending::turn(draft, index, &never),
+            None => wait_with(draft, index, "CannotStart"),
+        }
         return;
     }
     if !draft.world.has_free_slot {

@@ -4,7 +4,7 @@
 
 use crate::api::condition::ConditionStatus::{False, True, Unknown};
 use crate::api::report::Outcome;
-use crate::api::session::{DesiredState, EndOutcome, ProcessState, SessionPhase};
+use crate::api::session::{DesiredState, EndOutcome, ProcessState, Provider, SessionPhase};
 use crate::api::turn::TurnPhase;
 use crate::api::{Session, SessionStatus, Time, Turn};
 
@@ -14,6 +14,9 @@ use super::world::{Call, Finding, Live, Missing, Stage, World};
 
 /// The annotation that names the manifest file that made an object.
 pub const MANAGED_BY: &str = "spawnlet.dev/managed-by";
+
+/// The reason of what an external session shows.
+const EXTERNAL: &str = "External";
 
 /// Says whether agent and directories were found, and pins the directories.
 pub(super) fn resolve(draft: &mut Draft<'_>) {
@@ -98,6 +101,9 @@ fn phase(
         };
         return (phase, end.reason.clone());
     }
+    if session.spec.provider == Provider::External {
+        return (SessionPhase::Idle, EXTERNAL.to_owned());
+    }
     if let Some(turn) = active {
         let phase = match turn.status.phase {
             TurnPhase::Starting => SessionPhase::Starting,
@@ -165,16 +171,20 @@ fn unresolved(world: &World) -> Option<&'static str> {
 fn conditions(session: &mut Session, world: &World, now: Time) {
     let generation = session.metadata.generation;
     let is_managed = session.metadata.annotations.contains_key(MANAGED_BY);
+    let is_external = session.spec.provider == Provider::External;
+    let has_ended = session.status.end.is_some();
     let status = &mut session.status;
-    let (ready, reason, message) = process_ready(status);
+    let (ready, reason, message) = if is_external { not_run_here() } else { process_ready(status) };
     status.conditions.set("ProcessReady", ready, &reason, message, generation, now);
     let live = world.live();
     let is_open = live.is_some_and(|live| matches!(live.acp.open, Call::Done(_)));
-    if status.process.is_some() && is_open {
-        status.conditions.set("SessionReady", True, "Open", "", generation, now);
-    } else {
-        status.conditions.set("SessionReady", False, "NotOpen", "", generation, now);
-    }
+    let (ready, reason) = match (is_external, status.process.is_some() && is_open) {
+        (true, _) if has_ended => (False, "Ended"),
+        (true, _) => (True, EXTERNAL),
+        (false, true) => (True, "Open"),
+        (false, false) => (False, "NotOpen"),
+    };
+    status.conditions.set("SessionReady", ready, reason, "", generation, now);
     flag(status, "ManagedByManifest", is_managed, ("FromFile", ""), generation, now);
     let is_looping = status.restarts.count > 0 && status.restarts.next_attempt_at.is_none();
     let why = status.restarts.last_error.clone();
@@ -210,6 +220,11 @@ fn flag(
 
 fn is_unconfirmed(live: &Live) -> bool {
     live.stage == Stage::Unprovable || live.stop.as_ref().is_some_and(|stop| stop.unconfirmed > 0)
+}
+
+/// An external session has no process, and needs none.
+fn not_run_here() -> (crate::api::ConditionStatus, String, String) {
+    (False, EXTERNAL.to_owned(), "the daemon runs no process of an external session".to_owned())
 }
 
 fn process_ready(status: &SessionStatus) -> (crate::api::ConditionStatus, String, String) {

@@ -1,5 +1,8 @@
 //! The planner's rules, a row of the tables of the contract each.
 
+mod spawn;
+mod tree;
+
 use std::time::Duration;
 
 use crate::api::session::{DesiredState, EndOutcome, ProcessRecord, ProcessState, SessionPhase};
@@ -26,6 +29,8 @@ fn open() -> Model {
         protocol_version: 1,
         capabilities: capable(),
         auth_methods: Vec::new(),
+        version: Some("1.2".into()),
+        declared: Some(serde_json::json!({"loadSession": true})),
     });
     live.acp.open = Call::Done(Opened { acp_session_id: "acp".into() });
     model.process = Process::Live(Box::new(live));

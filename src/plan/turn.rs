@@ -82,14 +82,8 @@ pub(super) fn conclude(
             status.message = interrupted_message(*code, *delivery);
         }
         Ending::StartFailed(failure) => {
-            let needs_login = failure.reason == "AuthRequired";
-            let code = if needs_login {
-                Code::SpawnAgentAuthRequired
-            } else {
-                Code::SpawnAgentStartFailed
-            };
             status.reason = failure.reason.to_owned();
-            fail(&mut status, code, failure.message.clone());
+            fail(&mut status, start_failure_code(failure.reason), failure.message.clone());
         }
         Ending::Discarded { code, reason, message, issues } => {
             discard(&mut status, *code, message.clone());
@@ -103,6 +97,15 @@ pub(super) fn conclude(
         Ending::Refused { code, message } => fail(&mut status, *code, message.clone()),
     }
     status
+}
+
+/// The code of a start that failed so.
+pub(super) fn start_failure_code(reason: &str) -> Code {
+    if reason == "AuthRequired" {
+        Code::SpawnAgentAuthRequired
+    } else {
+        Code::SpawnAgentStartFailed
+    }
 }
 
 /// What every end has in common.

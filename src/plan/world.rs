@@ -6,7 +6,7 @@
 
 use crate::api::agent::StopTimes;
 use crate::api::session::{Capabilities, ProcessRecord, Scope};
-use crate::api::{Agent, Incarnation, Session, Turn, Uid};
+use crate::api::{Agent, Incarnation, Name, Session, Turn, Uid};
 use crate::clock::Mono;
 use crate::options::Snapshot;
 use crate::options::settings::{Done, Setting, Wanted};
@@ -18,8 +18,10 @@ pub struct World {
     pub session: Session,
     /// Its turns that are not final, oldest first.
     pub turns: Vec<OpenTurn>,
-    /// What is still stored below the session; looked up only once it has finished.
-    pub below: Option<Below>,
+    /// Its turns, final ones too; looked up only once it has finished.
+    pub below: Option<Vec<Turn>>,
+    /// Its children; looked up only once its end is wanted or decided.
+    pub children: Option<Children>,
     /// The session that made it.
     pub owner: Owner,
     /// The agent that it names.
@@ -28,19 +30,19 @@ pub struct World {
     pub scope: Finding<Scope>,
     /// What is known of its process.
     pub process: Process,
-    /// Whether a turn could take a slot now.
+    /// Whether the turn that is next could take a slot now, or holds one.
     pub has_free_slot: bool,
     /// The daemon itself.
     pub daemon: Daemon,
 }
 
-/// What is stored below a session.
-#[derive(Clone, Debug, Default)]
-pub struct Below {
-    /// Its turns, final ones too.
-    pub turns: Vec<Turn>,
-    /// How many children it has.
-    pub children: u32,
+/// The sessions that a session made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Children {
+    /// How many there are, ended ones too.
+    pub count: usize,
+    /// Those that have not recorded yet what the end of this session means for them.
+    pub untold: Vec<Name>,
 }
 
 /// What the planner must know of the daemon.
@@ -61,8 +63,8 @@ pub struct Daemon {
 pub struct OpenTurn {
     /// The record as the store has it.
     pub record: Turn,
-    /// Whether this daemon took it. A turn that is further than `Pending` and was not taken here
-    /// was taken by a daemon that is gone.
+    /// Whether it holds its slot by this daemon's doing. A turn that holds one and was not taken
+    /// here was taken, or admitted, by a daemon that is gone.
     pub is_taken_here: bool,
     /// Whether the journal has its uid: it may have been sent, and is never sent again.
     pub is_in_journal: bool,
@@ -79,8 +81,14 @@ pub enum Owner {
     None,
     /// It takes turns.
     Live,
-    /// It ended, is being deleted, or is gone.
-    Ended,
+    /// It ended, or was asked to.
+    Stopped,
+    /// It is being deleted, and its children with it.
+    Deleting,
+    /// It is being deleted, and lets those children go that do not stop with it.
+    Releasing,
+    /// Its record is gone.
+    Gone,
 }
 
 /// Something that a session refers to.
@@ -298,6 +306,10 @@ pub struct Initialized {
     pub capabilities: Capabilities,
     /// The ways to log in that it offers, for messages.
     pub auth_methods: Vec<String>,
+    /// Its version, as it tells it.
+    pub version: Option<String>,
+    /// Its capabilities as it wrote them, for the record; nothing decides by them.
+    pub declared: Option<serde_json::Value>,
 }
 
 /// An open ACP session.

@@ -151,8 +151,10 @@ fn own<'a>(
     texts.into_iter().filter_map(|(name, value)| Some((name, value?.into()))).chain([bin])
 }
 
-/// The child's PATH. Entries stay as they are, but for later ones of the first directory.
-fn path(inherited: Option<&OsString>, agent: &[String], bin: Option<&Path>) -> OsString {
+/// The child's PATH: the directory of `SPAWNLET_BIN`, the Agent's `path` entries, what it inherits.
+/// Entries stay as they are, but for later ones of the first directory.
+#[must_use]
+pub fn path(inherited: Option<&OsString>, agent: &[String], bin: Option<&Path>) -> OsString {
     let inherited = inherited.map(|text| std::env::split_paths(text).collect::<Vec<_>>());
     let rest = agent.iter().map(PathBuf::from).chain(inherited.unwrap_or_default());
     let rest = rest.filter(|entry| Some(entry.as_path()) != bin);

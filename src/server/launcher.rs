@@ -14,6 +14,7 @@ use crate::controller::process::{
     Control, Events, LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent,
 };
 use crate::plan::world::{Finding, Missing, ProcessIdentity};
+use crate::ports::Inputs;
 use crate::runtime::{self, LaunchSpec, environment, executable, leftovers, scope};
 
 /// Starts agents under shims.
@@ -69,16 +70,17 @@ impl Launcher for RuntimeLauncher {
         })
     }
 
-    fn find_agent(&self, agent: &Agent) -> Result<(), LaunchError> {
+    fn find_agent(&self, agent: &Agent) -> Result<Option<PathBuf>, LaunchError> {
         let argv = argv(agent)?;
-        let path = std::env::var_os("PATH");
         // A relative program is found below the session's directory, which is not known here.
         if argv[0].contains('/') && !argv[0].starts_with('/') {
-            return Ok(());
+            return Ok(None);
         }
-        let path = agent.spec.env.get("PATH").map(OsString::from).or(path);
-        executable::resolve(&argv[0], &agent.spec.path, path.as_deref(), Path::new("/"))
-            .map(drop)
+        let path = agent.spec.env.get("PATH").map(OsString::from);
+        let path = path.or_else(|| std::env::var_os("PATH"));
+        let path = environment::path(path.as_ref(), &agent.spec.path, self.own_bin.parent());
+        executable::resolve(&argv[0], &agent.spec.path, Some(&path), Path::new("/"))
+            .map(Some)
             .map_err(|error| not_found(agent, &error))
     }
 
@@ -89,6 +91,19 @@ impl Launcher for RuntimeLauncher {
                 reason: "DirectoryNotFound",
                 message: error.to_string(),
             }),
+        }
+    }
+}
+
+impl Inputs for RuntimeLauncher {
+    fn executable(&self, agent: &Agent) -> Result<Option<PathBuf>, String> {
+        self.find_agent(agent).map_err(|error| error.message)
+    }
+
+    fn directories(&self, cwd: &str, additional: &[String]) -> Result<(), String> {
+        match scope::resolve(cwd, additional, "") {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
         }
     }
 }

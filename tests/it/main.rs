@@ -7,6 +7,7 @@
     reason = "tests start the processes that they test, and fail by panics"
 )]
 
+mod agents;
 mod api;
 mod bad_input;
 mod callers;

@@ -37,8 +37,23 @@ fn initialize_says_what_the_agent_is_and_can() {
     let can = found.capabilities;
     assert!(can.load && can.resume && !can.close && can.additional_directories);
     assert!(can.mcp_http && can.image && !can.audio && !can.embedded_context);
-    assert_eq!(found.raw_capabilities["new"], json!([1]));
+    assert_eq!(found.raw_capabilities.unwrap()["new"], json!([1]));
     assert_eq!(found.auth_methods.len(), 1);
+}
+
+#[test]
+fn what_an_agent_says_of_itself_is_kept_within_bounds() {
+    let said = |capabilities: Value| {
+        let version = "é".repeat(1_000);
+        let event = initialize(json!({"protocolVersion": 1, "agentInfo": {"version": version},
+            "agentCapabilities": capabilities}));
+        let Event::Initialized(Ok(found)) = event else { panic!("it is initialized") };
+        assert_eq!(found.agent_version.unwrap(), "é".repeat(64));
+        found.raw_capabilities
+    };
+    assert_eq!(said(json!({"a": 1})), Some(json!({"a": 1})));
+    assert_eq!(said(json!({"a": "x".repeat(20_000)})), None);
+    assert_eq!(said(json!(null)), None);
 }
 
 #[test]

@@ -8,11 +8,19 @@
 //!
 //! Absent on purpose: waiting for the turn, and how things are said to a model; `mcp` does both.
 
+mod bounds;
+mod child;
+mod end;
+mod prompt;
+
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::api::{Code, Dur, Session, Turn, Uid};
+use super::{Admission, Caller, Refusal};
+use crate::api::{Agent, AgentSpec, Code, Dur, Session, SessionSpec, Turn, Uid};
+use crate::ports::Inputs;
+use crate::store::records::Page;
 
 /// What a caller asks for.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -75,4 +83,133 @@ pub struct SpawnRefusal {
     pub code: Code,
     /// What is wrong, where, and what to do. Names nothing that the caller must not know.
     pub message: String,
+}
+
+impl SpawnRefusal {
+    fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    fn invalid(field: &str, why: impl std::fmt::Display) -> Self {
+        Self::new(Code::SpawnInvalidRequest, format!("{field}: {why}"))
+    }
+
+    /// Whether the same request may be taken later without anything being changed in it.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        matches!(
+            self.code,
+            Code::SpawnUnavailable
+                | Code::SpawnStoreUnavailable
+                | Code::SpawnCapacityExceeded
+                | Code::SpawnRateExceeded
+                | Code::SpawnChildrenExceeded
+        )
+    }
+}
+
+/// What is left of a refusal once the request itself was judged: the store's state.
+impl From<Refusal> for SpawnRefusal {
+    fn from(refusal: Refusal) -> Self {
+        let code = match &refusal {
+            Refusal::Unavailable { .. } => Code::SpawnStoreUnavailable,
+            Refusal::Conflict { .. } | Refusal::TooManyRequests { .. } => Code::SpawnUnavailable,
+            Refusal::Invalid { .. } | Refusal::TooLarge { .. } => Code::SpawnInvalidRequest,
+            Refusal::NotFound { .. }
+            | Refusal::AlreadyExists { .. }
+            | Refusal::UnknownFields { .. }
+            | Refusal::BadRequest { .. }
+            | Refusal::ManagedByManifest { .. }
+            | Refusal::Forbidden { .. }
+            | Refusal::MethodNotAllowed { .. }
+            | Refusal::Internal { .. } => Code::SpawnInternalError,
+        };
+        if code == Code::SpawnInternalError {
+            // What the store holds is nothing that a caller must know of.
+            tracing::error!(error = %refusal, "a caller's request met a defect");
+            return Self::new(code, "the daemon met a defect; its log says more");
+        }
+        Self::new(code, refusal.to_string())
+    }
+}
+
+impl From<crate::store::Error> for SpawnRefusal {
+    fn from(error: crate::store::Error) -> Self {
+        Refusal::from(error).into()
+    }
+}
+
+impl From<crate::store::records::Error> for SpawnRefusal {
+    fn from(error: crate::store::records::Error) -> Self {
+        Refusal::from(error).into()
+    }
+}
+
+impl Admission {
+    /// The agents that a caller may name: enabled, and their executable is there. In name order.
+    /// Starts no process.
+    ///
+    /// # Errors
+    ///
+    /// `SPAWN_PARENT_SESSION_NOT_FOUND`, and the store's.
+    pub async fn available_agents(
+        &self,
+        caller: &Caller,
+        inputs: &dyn Inputs,
+    ) -> Result<Vec<Agent>, SpawnRefusal> {
+        self.live_caller(caller).await?;
+        let mut agents = self.records.list::<AgentSpec>(None, &Page::ALL).await?.items;
+        agents.retain(|agent| is_usable(agent, inputs));
+        Ok(agents)
+    }
+
+    /// A child of the caller; none if there is no such session, or it is not the caller's.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn child(
+        &self,
+        caller: &Caller,
+        session: &Uid,
+    ) -> Result<Option<Session>, SpawnRefusal> {
+        let found = self.records.by_uid::<SessionSpec>(session).await?;
+        Ok(found.filter(|session| is_child_of(session, caller)))
+    }
+
+    /// The caller's children, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn children(&self, caller: &Caller) -> Result<Vec<Session>, SpawnRefusal> {
+        let mut children = self.records.children_of(&caller.session).await?;
+        children.retain(|session| is_child_of(session, caller));
+        Ok(children)
+    }
+
+    /// The caller's own session, if it may still ask for anything.
+    async fn live_caller(&self, caller: &Caller) -> Result<Session, SpawnRefusal> {
+        let found = self.records.get::<SessionSpec>(&caller.namespace, &caller.name).await?.filter(
+            |found| {
+                found.metadata.uid == caller.session
+                    && super::session::why_not_live(found).is_none()
+            },
+        );
+        found.ok_or_else(|| {
+            SpawnRefusal::new(
+                Code::SpawnParentSessionNotFound,
+                "the session of this token has ended or is ending; make another session and token",
+            )
+        })
+    }
+}
+
+fn is_usable(agent: &Agent, inputs: &dyn Inputs) -> bool {
+    agent.spec.enabled && !agent.metadata.is_deleting() && inputs.executable(agent).is_ok()
+}
+
+fn is_child_of(session: &Session, caller: &Caller) -> bool {
+    session.status.lineage.parent.as_ref() == Some(&caller.session)
+        && session.metadata.namespace == caller.namespace
 }

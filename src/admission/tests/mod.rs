@@ -1,9 +1,11 @@
 //! What admission takes, what it refuses, and what is then in the store.
 
+mod bounds;
 mod create;
 mod delete;
 mod faults;
 mod manifests;
+mod spawn;
 mod tokens;
 mod turns;
 mod update;

@@ -1,6 +1,7 @@
 //! What outlives a daemon: the machine's processes, the journal, and what the agents were given.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -39,6 +40,8 @@ struct State {
     /// How often each prompt's text reached an agent.
     prompts: BTreeMap<String, u32>,
     journal: HashSet<Uid>,
+    /// Programs that are not installed.
+    missing: HashSet<String>,
     notes: Vec<String>,
     violations: Vec<String>,
 }
@@ -71,6 +74,11 @@ impl Ground {
         self.state().prompts.get(text).copied().unwrap_or(0)
     }
 
+    /// Whether any prompt reached an agent.
+    pub(super) fn has_reached_prompt(&self) -> bool {
+        !self.state().prompts.is_empty()
+    }
+
     pub(super) fn note(&self, what: String) {
         self.state().notes.push(what);
     }
@@ -89,6 +97,23 @@ impl Ground {
 
     pub(super) fn alive(&self) -> u32 {
         self.state().alive.values().sum()
+    }
+
+    /// Installs a program or takes it away.
+    pub(super) fn install(&self, program: &str, is_there: bool) {
+        if is_there {
+            self.state().missing.remove(program);
+        } else {
+            self.state().missing.insert(program.to_owned());
+        }
+    }
+
+    fn find(&self, program: &str) -> Result<PathBuf, LaunchError> {
+        if self.state().missing.contains(program) {
+            let message = format!("{program:?} was not found in /bin");
+            return Err(LaunchError { reason: "ExecutableNotFound", message });
+        }
+        Ok(PathBuf::from("/bin").join(program))
     }
 
     fn born(&self, session: &Uid) {
@@ -228,8 +253,10 @@ impl Launcher for Machine {
         })
     }
 
-    fn find_agent(&self, _: &AgentRecord) -> Result<(), LaunchError> {
-        Ok(())
+    fn find_agent(&self, agent: &AgentRecord) -> Result<Option<PathBuf>, LaunchError> {
+        let command = agent.spec.command.as_deref().unwrap_or_default();
+        let program = command.split_whitespace().next().unwrap_or_default();
+        self.0.find(program).map(Some)
     }
 
     fn find_scope(&self, cwd: &str, additional: &[String], label: String) -> Finding<Scope> {

@@ -1,11 +1,15 @@
 //! The whole loop in memory: a store, agents and processes that are tasks, and paused time.
 
 mod agent;
+mod agents;
 mod bench;
+mod callers;
 mod cancels;
 mod crashes;
 mod faults;
 mod gate;
 mod ground;
 mod processes;
+mod spawn;
+mod tree;
 mod turns;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::{Error, encode, index, key_of, parse_revision};
-use crate::api::{Object, Spec, Uid};
-use crate::store::{COMMIT_OPS_MAX, Commit, Guard, Key, Op, Rev, Store};
+use crate::api::{Kind, Object, Spec, Uid};
+use crate::store::{COMMIT_OPS_MAX, Commit, Guard, Key, Op, Rev, Store, keys};
 
 /// Collects guards and writes; [`Txn::commit`] does them all or none. A fault in what was collected
 /// is told there.
@@ -58,6 +58,10 @@ impl Txn {
         self.guard_unchanged(&key, object);
         self.commit.ops.push(Op::Delete { key });
         self.commit.ops.extend(index(object).into_iter().map(|(key, _)| Op::Delete { key }));
+        if S::KIND == Kind::Session {
+            // What its tree used is counted no more once the root is gone.
+            self.commit.ops.push(Op::Delete { key: keys::quota_root(&object.metadata.uid) });
+        }
         self.drop_blobs(object.metadata.uid.clone())
     }
 

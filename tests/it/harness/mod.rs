@@ -34,6 +34,11 @@ pub(crate) fn fakeagent() -> PathBuf {
     path
 }
 
+/// The built binary.
+pub(crate) fn binary() -> &'static str {
+    SPAWNLET
+}
+
 /// A command of the built binary that knows nothing of the machine's own daemon.
 fn spawnlet() -> Command {
     let mut command = Command::new(SPAWNLET);
@@ -190,6 +195,13 @@ impl Daemon {
     /// Runs a verb.
     pub(crate) fn cli(&self, arguments: &[&str]) -> Ran {
         let child = self.command(arguments).stdin(Stdio::null()).spawn().unwrap();
+        Ran::new(arguments, &finish(child, None))
+    }
+
+    /// Runs a verb with this PATH.
+    pub(crate) fn cli_on_path(&self, path: &Path, arguments: &[&str]) -> Ran {
+        let mut command = self.command(arguments);
+        let child = command.env("PATH", path).stdin(Stdio::null()).spawn().unwrap();
         Ran::new(arguments, &finish(child, None))
     }
 
