@@ -120,9 +120,11 @@ impl Guard {
         }
     }
 
-    /// Takes other rules, from the next request on.
+    /// Takes other rules, from the next request on. The bound of bodies stays as it was at the
+    /// start: those behind the guard may have a buffer for it.
     pub fn reload(&self, rules: Rules) {
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        let mut held = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        *held = Arc::new(Rules { body_bytes: held.body_bytes, ..rules });
     }
 
     fn rules(&self) -> Arc<Rules> {

@@ -40,12 +40,15 @@ fn a_token_is_made_used_listed_and_revoked() {
     assert_eq!(url, format!("http://{}/mcp", daemon.address()));
     let token = made["token"].as_str().unwrap();
 
-    let session = daemon.get("sessions/me");
+    let session = daemon.until("sessions/me", |session| session["status"]["phase"] == "Idle");
     assert_eq!(session["spec"]["provider"], "external");
     assert_eq!(session["spec"]["cwd"], work.as_str());
     assert_eq!(code(&daemon, token, &path_of("sessions/me")), 200);
     assert_eq!(code(&daemon, token, &path_of("sessions/you")), 404);
     assert_eq!(code(&daemon, token, &path_of("agents")), 404);
+    // The token opens what it was made for.
+    assert_eq!(code(&daemon, token, "/mcp/fleet"), 403);
+    assert_eq!(code(&daemon, token, "/mcp/nothing"), 404);
 
     // A second one for people; the session is there, so its directory need not be named again.
     let shown = daemon.cli(&["token", "create", "--session", "me", "--expires", "2h"]);
