@@ -107,10 +107,12 @@ impl Controller {
             Step::Open(how) => self.open(world, how),
             Step::Set { turn, setting, wanted } => {
                 let entry = self.entry(session)?;
+                let before = entry.view().acp.options.clone();
                 entry.view().acp.setting = Some(Box::new(SettingCall {
                     turn: turn.clone(),
                     setting: setting.clone(),
                     wanted: (**wanted).clone(),
+                    before,
                     asked_at: self.clock.now().mono,
                 }));
                 entry.acp.set(setting.clone()).inspect_err(|_| entry.view().acp.setting = None)?;

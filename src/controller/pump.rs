@@ -238,14 +238,13 @@ impl Pump {
                 };
             }
             Event::Configured { outcome, .. } => {
-                let before = view.acp.options.clone();
                 if let Some(call) = view.acp.setting.take() {
                     let mut done = match view.acp.tried.take() {
                         Some((turn, done)) if turn == call.turn => done,
                         Some(_) | None => crate::options::settings::Done::default(),
                     };
                     let told = outcome.as_ref().map_err(|failure| failure.message.as_str());
-                    done.record(&call.wanted, &before, &call.setting, told);
+                    done.record(&call.wanted, &call.before, &call.setting, told);
                     view.acp.tried = Some((call.turn, done));
                 }
                 if let Ok(options) = outcome {

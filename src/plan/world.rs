@@ -293,6 +293,9 @@ pub struct SettingCall {
     pub setting: Setting,
     /// What the turn wants in all, to judge the outcome by.
     pub wanted: Wanted,
+    /// How the options stood when the agent was asked: some agents tell of the change before they
+    /// answer.
+    pub before: Snapshot,
     /// When the agent was asked.
     pub asked_at: Mono,
 }

@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "these tests start the processes that they test")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure is the test's failure")]
 
+mod delegate;
 mod rig;
 
 use rig::{Rig, Signal};
@@ -19,6 +20,8 @@ struct Traits {
     reads_mode: Option<&'static str>,
     /// A model that it offers beside the one that it begins with; `None`: only that one.
     other_model: Option<&'static str>,
+    /// A model as somebody may name it, and the value that this means; `None`: it offers one alone.
+    loose_model: Option<(&'static str, &'static str)>,
     /// Whether it can go on with a session in a new process.
     can_resume: bool,
 }
@@ -29,21 +32,31 @@ fn traits(agent: &str) -> Traits {
             error: 400,
             reads_mode: Some("read-only"),
             other_model: Some("gpt-5.4"),
+            loose_model: Some((" GPT-5.4 ", "gpt-5.4")),
             can_resume: true,
         },
-        "claude" => {
-            Traits { error: 400, reads_mode: Some("plan"), other_model: None, can_resume: true }
-        }
+        "claude" => Traits {
+            error: 400,
+            reads_mode: Some("plan"),
+            other_model: None,
+            loose_model: Some(("HAIKU", "haiku")),
+            can_resume: true,
+        },
         "opencode" => Traits {
             error: 400,
             reads_mode: Some("plan"),
             other_model: Some("stub/stub-model-2"),
+            loose_model: Some(("Model 2", "stub/stub-model-2")),
             can_resume: true,
         },
         // It declares session/load, which always fails.
-        "gemini" => {
-            Traits { error: 400, reads_mode: Some("plan"), other_model: None, can_resume: false }
-        }
+        "gemini" => Traits {
+            error: 400,
+            reads_mode: Some("plan"),
+            other_model: None,
+            loose_model: Some(("pro 2.5", "gemini-2.5-pro")),
+            can_resume: false,
+        },
         other => panic!("nothing is known of the agent {other}"),
     }
 }

@@ -5,6 +5,7 @@
 //! the end of a process, each with a deadline that only a failing test reaches.
 #![allow(dead_code, reason = "each test uses what it needs")]
 
+mod caller;
 mod http;
 mod processes;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+pub(crate) use caller::Caller;
 pub(crate) use http::{Answer, Request};
 
 /// Longer than anything may take on a busy machine; no test waits for it when it passes.

@@ -24,6 +24,7 @@ pub(super) struct Rig {
     _stub: Child,
     daemon: Child,
     daemon_out: Out,
+    address: String,
 }
 
 impl Rig {
@@ -54,8 +55,8 @@ impl Rig {
             manifests.replace("{agent}", agent).replace("{work}", work.to_str().unwrap());
         let path = dir.path().join("manifests/all.yaml");
         std::fs::write(path, format!("{manifest}\n---\n{manifests}")).unwrap();
-        let (daemon, daemon_out) = serve(dir.path()).await;
-        Self { dir, stub, _stub: child, daemon, daemon_out }
+        let (daemon, daemon_out, address) = serve(dir.path()).await;
+        Self { dir, stub, _stub: child, daemon, daemon_out, address }
     }
 
     /// The directory that sessions work in.
@@ -153,7 +154,36 @@ impl Rig {
     /// Kills the daemon as a crash would, and starts it again.
     pub(super) async fn crash_and_restart(&mut self) {
         self.daemon.kill().await.unwrap();
-        (self.daemon, self.daemon_out) = serve(self.dir.path()).await;
+        (self.daemon, self.daemon_out, self.address) = serve(self.dir.path()).await;
+    }
+
+    /// Ends the daemon as a service manager does; what its agents started is gone with it. Then
+    /// starts it again.
+    pub(super) async fn stop_and_restart(&mut self) {
+        self.terminate().await;
+        assert_eq!(self.processes(), [""; 0], "left by the daemon");
+        (self.daemon, self.daemon_out, self.address) = serve(self.dir.path()).await;
+    }
+
+    async fn terminate(&mut self) {
+        let pid = self.daemon.id().unwrap();
+        let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let status = timeout(DEADLINE, self.daemon.wait()).await.unwrap().unwrap();
+        assert!(status.success(), "the daemon ended with {status}");
+    }
+
+    /// Where MCP clients find the daemon.
+    pub(super) fn mcp_url(&self) -> String {
+        format!("{}/mcp", self.address)
+    }
+
+    /// Adds a file to the watched directory.
+    pub(super) fn add_manifest(&self, name: &str, text: &str) {
+        let (new, path) =
+            (self.dir.path().join("new"), self.dir.path().join("manifests").join(name));
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, path).unwrap();
     }
 
     /// The command lines of all processes that agents of this daemon started: those whose
@@ -175,14 +205,15 @@ impl Rig {
 
     /// Deletes the session, which leaves no process; then ends the daemon, which has no more to
     /// do.
-    pub(super) async fn finish(mut self, session: &str) {
+    pub(super) async fn finish(self, session: &str) {
         self.cli(&["delete", session, "--wait", "--timeout", "60s"]).await;
         assert_eq!(self.processes(), [""; 0], "left by {session}");
-        let pid = self.daemon.id().unwrap();
-        let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let status = timeout(DEADLINE, self.daemon.wait()).await.unwrap().unwrap();
-        assert!(status.success(), "the daemon ended with {status}");
+        self.end().await;
+    }
+
+    /// Ends the daemon.
+    pub(super) async fn end(mut self) {
+        self.terminate().await;
     }
 }
 
@@ -204,7 +235,8 @@ fn python(program: &str) -> Command {
     command
 }
 
-async fn serve(dir: &Path) -> (Child, Out) {
+/// The daemon, its output, and its address.
+async fn serve(dir: &Path) -> (Child, Out, String) {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
     let mut daemon = Command::new(env!("CARGO_BIN_EXE_spawnlet"))
         .arg("serve")
@@ -224,8 +256,9 @@ async fn serve(dir: &Path) -> (Child, Out) {
     let Some(line) = line else {
         panic!("{}", std::fs::read_to_string(dir.join("log")).unwrap_or_default())
     };
-    assert!(line.starts_with("listening on"), "{line}");
-    (daemon, out)
+    let Some(address) = line.strip_prefix("listening on ") else { panic!("{line}") };
+    let address = address.split_whitespace().next().unwrap().to_owned();
+    (daemon, out, address)
 }
 
 fn lines(child: &mut Child) -> Out {
