@@ -20,9 +20,10 @@ async fn a_callers_turn_runs_in_the_slot_that_it_was_admitted_with() {
     bench.external("caller").await;
     bench.child("c", "caller", "a", json!({"prompt": "hello"})).await;
     let turn = bench.find_turn("c-1").await.unwrap();
-    assert_eq!(bench.slots().await, [turn.metadata.uid.clone()], "before the loop took it");
+    let holders = vec![turn.metadata.uid];
+    assert_eq!(bench.slots().await, holders, "before the loop took it");
     bench.until_phase("c-1", TurnPhase::Running).await;
-    assert_eq!(bench.slots().await, [turn.metadata.uid]);
+    assert_eq!(bench.slots().await, holders);
     assert_eq!(bench.until_final("c-1").await.status.phase, TurnPhase::Completed);
     assert_eq!(bench.slots().await.len(), 0);
     bench.ask("c-2", "c", "again").await;
