@@ -12,6 +12,7 @@ mod bad_input;
 mod chaos;
 mod clocks;
 mod harness;
+mod ladder;
 mod large;
 mod real;
 mod restarts;
