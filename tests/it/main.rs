@@ -14,6 +14,7 @@ mod callers;
 mod chaos;
 mod clocks;
 mod harness;
+mod ladder;
 mod large;
 mod real;
 mod restarts;
