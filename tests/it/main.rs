@@ -15,6 +15,7 @@ mod chaos;
 mod clocks;
 mod harness;
 mod large;
+mod mcp;
 mod real;
 mod restarts;
 mod runtime;
