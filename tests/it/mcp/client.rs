@@ -66,16 +66,14 @@ async fn a_real_client_prompts_is_told_of_the_end_and_reads() {
     let (client, mut notices) = connect(&me, &daemon).await;
     let tools = client.list_all_tools().await.unwrap();
     assert_eq!(tools.len(), 5);
-    let gate = daemon.path("gate");
-    let prompt = format!("[[say:done]][[ask:edit:{}]]", gate.display());
-    let begun = call(&client, "prompt_to_agent", &json!({"agentId": "a", "prompt": prompt})).await;
+    let first = json!({"agentId": "a", "prompt": "[[say:done]]"});
+    let begun = call(&client, "prompt_to_agent", &first).await;
     assert_eq!(begun["status"], "accepted", "{begun:#}");
     let session = begun["sessionId"].as_str().unwrap();
+    daemon.phase(&super::name_of(&daemon, "sessions", &begun["sessionId"]), "Idle");
     let uri = format!("spawnlet://sessions/{session}");
     #[expect(deprecated, reason = "clients of the revisions with sessions subscribe this way")]
     client.subscribe(SubscribeRequestParams::new(uri.clone())).await.unwrap();
-    // Another turn, which ends after the subscription.
-    daemon.phase(&super::name_of(&daemon, "sessions", &begun["sessionId"]), "Idle");
     let again = json!({"agentId": "a", "prompt": "again", "sessionId": session});
     assert_eq!(call(&client, "prompt_to_agent", &again).await["status"], "accepted");
     let told = tokio::time::timeout(DEADLINE, notices.recv()).await.unwrap().unwrap();
@@ -83,7 +81,7 @@ async fn a_real_client_prompts_is_told_of_the_end_and_reads() {
     let status = call(&client, "check_session_status", &json!({"sessionId": session})).await;
     assert_eq!(status["status"], "idle", "{status:#}");
     let read = json!({"sessionId": session, "responseId": status["latestResponseId"]});
-    assert_eq!(call(&client, "read_response", &read).await["content"], "again");
+    assert_eq!(call(&client, "read_response", &read).await["content"], "echo: again");
     client.cancel().await.unwrap();
     drop(daemon);
 }
@@ -133,7 +131,8 @@ fn an_older_client_cancels_by_saying_so_and_not_by_hanging_up() {
     daemon.agent("a", &["--silent=new"], json!({}));
     let me = Caller::new(&daemon, "me");
     let client = Old::open(&me);
-    drop(client.request(&prompt(7)).begin());
+    // The stream is open, so the call has begun.
+    drop(client.request(&prompt(7)).stream());
     let path = "/apis/spawnlet.dev/v1alpha1/namespaces/default/turns?watch=true";
     let mut watch = daemon.request("GET", path).stream();
     let first = watch.next_json().unwrap()["object"].clone();
