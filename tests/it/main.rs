@@ -16,6 +16,7 @@ mod clocks;
 mod harness;
 mod ladder;
 mod large;
+mod mcp;
 mod real;
 mod restarts;
 mod runtime;
