@@ -8,12 +8,14 @@
 pub mod acp;
 pub mod admission;
 pub mod api;
+pub mod boundary;
 pub mod cli;
 pub mod clock;
 pub mod controller;
 pub mod demo;
 pub mod guard;
 pub mod manifests;
+pub mod mcp;
 pub mod options;
 pub mod plan;
 pub mod ports;

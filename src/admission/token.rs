@@ -13,7 +13,7 @@ use crate::api::field::FieldErrorReason::FieldValueInvalid;
 use crate::api::session::{ControlMode, Provider, Toolset};
 use crate::api::token::TOKENS_MAX;
 use crate::api::{
-    CallerToken, FieldError, FieldPath, Kind, Name, Namespace, Session, SessionSpec, Time, Uid,
+    CallerToken, Dur, FieldError, FieldPath, Kind, Name, Namespace, Session, SessionSpec, Time, Uid,
 };
 use crate::store::keys;
 use crate::store::records::Txn;
@@ -33,8 +33,10 @@ pub struct TokenRequest {
     pub toolsets: Vec<Toolset>,
     /// What it may do to other sessions.
     pub control_mode: ControlMode,
-    /// From when on it is refused.
+    /// From when on it is refused; never, if neither this nor `expiresIn` says.
     pub expires_at: Option<Time>,
+    /// How long from now on it is taken.
+    pub expires_in: Option<Dur>,
     /// What its session may do. Of a session that is there already, it must be the same.
     pub permissions: Option<Permissions>,
     /// The workspace of its session, likewise.
@@ -93,12 +95,7 @@ impl Admission {
         request: &TokenRequest,
     ) -> Result<NewToken, Refusal> {
         let now = self.clock.now().time;
-        if request.expires_at.is_some_and(|at| at <= now) {
-            let field = FieldPath::new("expiresAt");
-            let message = "lies in the past".to_owned();
-            let error = FieldError { field, reason: FieldValueInvalid, message };
-            return Err(Refusal::field(Kind::Session, session, error));
-        }
+        let expires_at = expiry(request, session, now)?;
         let token = random_token()?;
         let sha256 = self.hash(&token).await?;
         let id = sha256.chars().take(ID_DIGITS).collect();
@@ -118,7 +115,7 @@ impl Admission {
             control_mode: request.control_mode,
             incarnation: None,
             created_at: now,
-            expires_at: request.expires_at,
+            expires_at,
         };
         for _ in 0..ATTEMPTS_MAX {
             let old = self.caller_session(namespace, session, request).await?;
@@ -138,38 +135,40 @@ impl Admission {
             }
             new.status.tokens.push(stored.clone());
             let txn = Txn::new().update(&old, &new);
-            if self.commit_new(txn, &mut new).await?.is_done() {
+            // A commit of unknown outcome is read back by what users write, and a token is none of
+            // that: whether it is there has to be looked at.
+            if self.commit_new(txn, &mut new).await?.is_done()
+                && new.status.tokens.contains(&stored)
+            {
                 return Ok(NewToken { session: new, stored, token });
             }
         }
         Err(Refusal::modified(Kind::Session, session))
     }
 
-    /// Ends a token at once; tells what it was.
+    /// Ends a token at once; tells what it was, none if the session has no token of this id.
     ///
     /// # Errors
     ///
-    /// [`Refusal::NotFound`] if the session has no token of this id.
+    /// [`Refusal`]; not found if there is no such session.
     pub async fn revoke_token(
         &self,
         namespace: &Namespace,
         session: &Name,
         id: &str,
-    ) -> Result<CallerToken, Refusal> {
+    ) -> Result<Option<CallerToken>, Refusal> {
         for _ in 0..ATTEMPTS_MAX {
             let old = self.existing::<SessionSpec>(namespace, session).await?;
             let Some(index) = old.status.tokens.iter().position(|token| token.id == id) else {
-                return Err(Refusal::Conflict {
-                    kind: Kind::Session,
-                    name: session.clone(),
-                    why: format!("it has no token {id}; `spawnlet token list` shows what it has"),
-                });
+                return Ok(None);
             };
             let mut new = old.clone();
             let revoked = new.status.tokens.remove(index);
             let txn = Txn::new().update(&old, &new);
-            if self.commit_new(txn, &mut new).await?.is_done() {
-                return Ok(revoked);
+            if self.commit_new(txn, &mut new).await?.is_done()
+                && !new.status.tokens.contains(&revoked)
+            {
+                return Ok(Some(revoked));
             }
         }
         Err(Refusal::modified(Kind::Session, session))
@@ -267,6 +266,24 @@ fn random_token() -> Result<String, Refusal> {
         why: format!("the system gives no random bytes: {error}"),
     })?;
     Ok(format!("{PREFIX}{}", hex(&bytes)))
+}
+
+/// When a new token ends.
+fn expiry(request: &TokenRequest, session: &Name, now: Time) -> Result<Option<Time>, Refusal> {
+    let wrong = |field: &str, message: &str| {
+        let (field, message) = (FieldPath::new(field), message.to_owned());
+        let error = FieldError { field, reason: FieldValueInvalid, message };
+        Err(Refusal::field(Kind::Session, session, error))
+    };
+    match (request.expires_at, request.expires_in) {
+        (Some(_), Some(_)) => wrong("expiresIn", "set at most one of expiresAt and expiresIn"),
+        (Some(at), None) if at <= now => wrong("expiresAt", "lies in the past"),
+        (None, Some(lifetime)) if lifetime.is_zero() => {
+            wrong("expiresIn", "must be longer than 0; leave it out for a token without an end")
+        }
+        (None, Some(lifetime)) => Ok(Some(now.plus(lifetime.get()))),
+        (at, None) => Ok(at),
+    }
 }
 
 /// A token opens what its session is; it cannot make another session of it.

@@ -202,6 +202,17 @@ pub enum Toolset {
     Orchestrate,
 }
 
+impl Toolset {
+    /// Whether this version has its tools. The others are names that a token may have already.
+    #[must_use]
+    pub const fn is_served(self) -> bool {
+        match self {
+            Self::Spawn => true,
+            Self::Fleet | Self::Jobs | Self::Subagent | Self::Orchestrate => false,
+        }
+    }
+}
+
 /// What a token may do to other sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

@@ -290,7 +290,7 @@ pub(super) fn with_query(path: &str, pairs: &[(&str, &str)]) -> String {
 }
 
 /// Percent-encodes everything but unreserved characters (RFC 3986, 2.3).
-fn encode(text: &str) -> String {
+pub(super) fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

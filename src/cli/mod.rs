@@ -23,6 +23,7 @@ mod failure;
 mod files;
 mod get;
 mod logs;
+mod mcp_config;
 mod observe;
 mod output;
 mod prompt;
@@ -32,6 +33,7 @@ pub mod serve;
 mod stop;
 #[cfg(test)]
 mod tests;
+mod token;
 mod validate;
 mod version;
 mod wait;
@@ -114,6 +116,10 @@ enum Verb {
     Logs(logs::Logs),
     /// Write a turn's response to standard output, byte for byte.
     Response(response::Response),
+    /// Make, list and revoke tokens of callers.
+    Token(token::Token),
+    /// Print the MCP configuration of a client, with a new token in it.
+    McpConfig(mcp_config::McpConfig),
     /// Show what the loop saw, decided and did, newest first.
     Report(report::Report),
     /// Show events.
@@ -225,6 +231,8 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
         Verb::Prompt(verb) => verb.run(context).await,
         Verb::Logs(verb) => verb.run(context).await.map(done),
         Verb::Response(verb) => verb.run(context).await.map(done),
+        Verb::Token(verb) => verb.run(context).await.map(done),
+        Verb::McpConfig(verb) => verb.run(context).await.map(done),
         Verb::Report(verb) => verb.run(context).await.map(done),
         Verb::Events(verb) => verb.run(context).await.map(done),
         Verb::Wait(verb) => verb.run(context).await.map(done),

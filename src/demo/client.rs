@@ -3,6 +3,8 @@
 //! It is the protocol library's client as any program would use it, in revision 2026-07-28. That a
 //! resource has changed is a hint: whoever waited for it asks afterwards how things are.
 
+use std::time::Duration;
+
 use rmcp::model::{
     CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation,
     ProtocolVersion, SubscriptionFilter,
@@ -16,6 +18,9 @@ use serde_json::Value;
 
 use super::failure::Failure;
 use super::process::STEP_MAX;
+
+/// How long an update is waited for before the question is asked all the same.
+const HINT_MAX: Duration = Duration::from_secs(10);
 
 /// A connected client.
 pub(super) struct Client {
@@ -88,11 +93,16 @@ pub(super) struct Updates {
 }
 
 impl Updates {
-    /// Waits for the next one.
-    pub(super) async fn next(&mut self) -> Result<(), Failure> {
-        match bounded(&self.step, self.subscription.next()).await? {
-            Some(_) => Ok(()),
-            None => Err(Failure::unexpected(&self.step, "an update", "the end of the stream")),
+    /// Waits for the next one. Whether there was one: it is a hint, and one may have gone by before
+    /// the daemon listened for it, so nobody waits for it alone.
+    pub(super) async fn next(&mut self) -> Result<bool, Failure> {
+        match tokio::time::timeout(HINT_MAX, self.subscription.next()).await {
+            Ok(Ok(Some(_))) => Ok(true),
+            Ok(Ok(None)) => {
+                Err(Failure::unexpected(&self.step, "an update", "the end of the stream"))
+            }
+            Ok(Err(error)) => Err(Failure::unexpected(&self.step, "an update", error.to_string())),
+            Err(_) => Ok(false),
         }
     }
 }

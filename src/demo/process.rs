@@ -7,8 +7,7 @@
 //! then every agent's tree ends with the shim's lifeline. None of the user's own `SPAWNLET_`
 //! variables reaches a program, so no daemon of the user's is asked.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -33,11 +32,10 @@ const LEFT_SECONDS_MAX: i64 = 5;
 /// The longest line that the daemon says on standard output; it has one, of 40 characters.
 const LINE_MAX: usize = 4096;
 
-/// The program and what it is run with.
+/// The program.
 #[derive(Debug)]
 pub(super) struct Programs {
     spawnlet: PathBuf,
-    path: OsString,
 }
 
 /// What a verb did.
@@ -62,17 +60,7 @@ impl Programs {
                 shim.display()
             )));
         }
-        let directory = own.parent().unwrap_or(Path::new("/")).to_owned();
-        // First, so that the manifest's `spawnlet demo-agent` is this program and no other version.
-        let others = std::env::var_os("PATH").unwrap_or_default();
-        let path =
-            std::env::join_paths(std::iter::once(directory).chain(std::env::split_paths(&others)))
-                .map_err(|error| {
-                    Failure::Missing(format!(
-                        "this program's directory cannot stand in a PATH: {error}"
-                    ))
-                })?;
-        Ok(Self { spawnlet: own, path })
+        Ok(Self { spawnlet: own })
     }
 
     #[expect(
@@ -88,7 +76,6 @@ impl Programs {
             }
         }
         command
-            .env("PATH", &self.path)
             .env("XDG_STATE_HOME", scratch.state())
             .env("XDG_CONFIG_HOME", scratch.config())
             .stdin(Stdio::null())

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::Stage;
-use super::client::Client;
+use super::client::{Client, Updates};
 use super::failure::Failure;
 use super::process::Ran;
 use super::scratch::MANIFEST_NAME;
@@ -15,6 +15,8 @@ const FIRST_ANSWER: &str = "You said: Hello from a YAML file.";
 const TASK: &str = "[[slow:1]] Count the files";
 /// A task that does not end by itself.
 const HANGING_TASK: &str = "[[hang]] Wait for a mail";
+/// How often an update is waited for: a minute in all.
+const HINTS_MAX: usize = 6;
 /// The characters of a token that are shown.
 const TOKEN_SHOWN: usize = 8;
 
@@ -105,14 +107,9 @@ async fn delegate(stage: &mut Stage, client: &Client) -> Result<String, Failure>
         .heading("It delegates a task and goes on; told of the end, it reads the answer")?;
     let session = accepted(stage, client, TASK).await?;
     let mut updates = client.subscribe(&uri(&session)).await?;
-    let of_session = json!({"sessionId": session});
     // On a busy machine it may have ended already; then no update comes any more.
-    let mut standing = called(stage, client, "check_session_status", of_session.clone()).await?;
-    if standing["status"] == "running" {
-        updates.next().await?;
-        stage.screen.say(&format!("   update of {}", uri(&session)))?;
-        standing = called(stage, client, "check_session_status", of_session).await?;
-    }
+    let standing = standing(stage, client, &session).await?;
+    let standing = ended(stage, client, &session, standing, &mut updates).await?;
     equal("check_session_status", &standing["status"], "idle")?;
     let response = &standing["latestResponseId"];
     let arguments = json!({"sessionId": session, "responseId": response});
@@ -127,14 +124,11 @@ async fn cancel(stage: &mut Stage, client: &Client) -> Result<String, Failure> {
     stage.screen.heading("Another task hangs, so it cancels it")?;
     let session = accepted(stage, client, HANGING_TASK).await?;
     let mut updates = client.subscribe(&uri(&session)).await?;
-    let of_session = json!({"sessionId": session});
-    let standing = called(stage, client, "check_session_status", of_session.clone()).await?;
-    equal("check_session_status", &standing["status"], "running")?;
-    let asked = called(stage, client, "cancel_session", of_session.clone()).await?;
+    let running = standing(stage, client, &session).await?;
+    equal("check_session_status", &running["status"], "running")?;
+    let asked = called(stage, client, "cancel_session", json!({"sessionId": session})).await?;
     equal("cancel_session", &asked["cancelled"], true)?;
-    updates.next().await?;
-    stage.screen.say(&format!("   update of {}", uri(&session)))?;
-    let standing = called(stage, client, "check_session_status", of_session).await?;
+    let standing = ended(stage, client, &session, running, &mut updates).await?;
     equal("check_session_status", &standing["status"], "error")?;
     equal("check_session_status", &standing["code"], "TURN_CANCELLED_BY_PARENT")?;
     Ok(session)
@@ -203,6 +197,30 @@ async fn accepted(stage: &mut Stage, client: &Client, prompt: &str) -> Result<St
     let answer = called(stage, client, step, arguments).await?;
     equal(step, &answer["status"], "accepted")?;
     text(step, &answer, "sessionId")
+}
+
+async fn standing(stage: &mut Stage, client: &Client, session: &str) -> Result<Value, Failure> {
+    called(stage, client, "check_session_status", json!({"sessionId": session})).await
+}
+
+/// How a session stands once its turn has ended. `last` is how it stood when it was asked last.
+async fn ended(
+    stage: &mut Stage,
+    client: &Client,
+    session: &str,
+    mut last: Value,
+    updates: &mut Updates,
+) -> Result<Value, Failure> {
+    for _ in 0..HINTS_MAX {
+        if last["status"] != "running" {
+            return Ok(last);
+        }
+        if updates.next().await? {
+            stage.screen.say(&format!("<- update of {}", uri(session)))?;
+        }
+        last = standing(stage, client, session).await?;
+    }
+    Ok(last)
 }
 
 fn uri(session: &str) -> String {

@@ -29,6 +29,7 @@ mod status;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
+mod token;
 mod transcript;
 mod view;
 mod watch;
@@ -74,6 +75,8 @@ pub struct State {
     pub health: Arc<dyn Health>,
     /// For ages.
     pub clock: SharedClock,
+    /// Where callers find the MCP endpoint, `http://HOST:PORT/mcp`.
+    pub mcp_url: String,
     /// Ends watches and followed streams.
     pub shutdown: CancellationToken,
 }
@@ -223,6 +226,13 @@ async fn one(
         }
         (Some("response"), Kind::Turn) if is_read => {
             response::response(state, sight, item, &parts.headers).await
+        }
+        (Some("token"), Kind::Session) => {
+            token::tokens(state, item, query, &parts.method, &parts.headers, body).await
+        }
+        (Some(other), Kind::Session) if other.starts_with("token/") => {
+            let id = other.trim_start_matches("token/");
+            token::revoke(state, item, id, &parts.method).await
         }
         (Some("transcript" | "logs"), Kind::Session) | (Some("response"), Kind::Turn) => {
             Err(Failure::method_not_allowed(parts.method.as_str(), "GET is"))

@@ -202,7 +202,7 @@ pub struct Item {
     pub namespace: Option<String>,
     /// Its name or uid.
     pub name: String,
-    /// `status`, `transcript` and so on.
+    /// `status`, `transcript` and so on; `token/ID` for one token.
     pub subresource: Option<String>,
 }
 
@@ -260,6 +260,10 @@ fn below(resource: Resource, namespace: Option<String>, rest: &[&str]) -> Option
         [] => Some(Target::Collection { resource, namespace }),
         [name] => item(resource, namespace, name, None),
         [name, subresource] => item(resource, namespace, name, Some(subresource)),
+        // The one that has something below it. No other path gives a subresource with a slash.
+        [name, "token", id] if resource == Resource::Records(Kind::Session) && !id.is_empty() => {
+            item(resource, namespace, name, Some(&format!("token/{id}")))
+        }
         _ => None,
     }
 }

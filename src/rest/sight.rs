@@ -79,7 +79,13 @@ fn is_open(target: &Target) -> bool {
         |resource: &Resource| matches!(resource, Resource::Records(Kind::Session | Kind::Turn));
     match target {
         Target::Collection { resource, .. } => is_own(resource),
-        Target::Item(item) => is_own(&item.resource),
+        Target::Item(item) => {
+            is_own(&item.resource)
+                && matches!(
+                    item.subresource.as_deref(),
+                    None | Some("status" | "transcript" | "logs" | "response")
+                )
+        }
         Target::Alive
         | Target::Ready
         | Target::Version

@@ -3,6 +3,7 @@
 mod reads;
 mod serving;
 mod streams;
+mod tokens;
 mod watches;
 mod writes;
 
@@ -25,6 +26,7 @@ use crate::store::memory::MemoryStore;
 use crate::store::{Blobs, Commit, Key, Op, Rev, Store, keys};
 
 pub(crate) const TOKEN: &str = "operator-token-of-the-tests";
+pub(crate) const MCP_URL: &str = "http://127.0.0.1:7420/mcp";
 pub(crate) const BASE: &str = "/apis/spawnlet.dev/v1alpha1";
 /// Longer than any answer takes; a test that waits for it has failed.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
@@ -129,6 +131,7 @@ impl Fixture {
             manifests: Arc::clone(&ports) as Arc<dyn Manifests>,
             health: Arc::clone(&ports) as Arc<dyn Health>,
             clock: Arc::clone(&clock),
+            mcp_url: MCP_URL.to_owned(),
             shutdown: shutdown.clone(),
         });
         let router = guard::protect(router, Arc::clone(&guard));

@@ -38,6 +38,10 @@ pub(super) async fn logs(
     if !query.bool("stderr")? {
         return transcript(state, sight, item, query).await;
     }
+    // What an agent writes there is for those who run it.
+    if !sight.is_all() {
+        return Err(Failure::not_found(item.resource, &item.name));
+    }
     let session = object_of(&find(state, sight, item, Kind::Session).await?)?;
     match state.live.stderr(&uid_of(&session)) {
         Some(bytes) => {

@@ -101,7 +101,8 @@ impl View {
 
     /// One object in this shape.
     #[must_use]
-    pub(super) fn one(self, resource: Resource, object: Value, now: Time) -> Value {
+    pub(super) fn one(self, resource: Resource, mut object: Value, now: Time) -> Value {
+        without_hashes(&mut object);
         match self {
             Self::Plain => object,
             Self::Partial => partial(&object),
@@ -122,10 +123,11 @@ impl View {
     pub(super) fn list(
         self,
         resource: Resource,
-        objects: Vec<Value>,
+        mut objects: Vec<Value>,
         meta: &ListMeta,
         now: Time,
     ) -> Value {
+        objects.iter_mut().for_each(without_hashes);
         let mut metadata = json!({"resourceVersion": meta.resource_version});
         if let (Some(next), Some(map)) = (&meta.next, metadata.as_object_mut()) {
             map.insert("continue".to_owned(), json!(next));
@@ -156,6 +158,17 @@ pub(super) fn partial(object: &Value) -> Value {
         "apiVersion": "meta.k8s.io/v1",
         "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
     })
+}
+
+/// Takes the hashes of a session's tokens away: they are the daemon's to compare, and noise to
+/// everybody else.
+fn without_hashes(object: &mut Value) {
+    let tokens = object.pointer_mut("/status/tokens").and_then(Value::as_array_mut);
+    for token in tokens.into_iter().flatten() {
+        if let Some(token) = token.as_object_mut() {
+            token.remove("sha256");
+        }
+    }
 }
 
 #[cfg(test)]

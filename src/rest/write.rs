@@ -22,7 +22,7 @@ use crate::admission::{
 use crate::api::{Kind, Name, Namespace, Uid};
 
 /// Tells a client what was odd about a request that was taken (RFC 7234, 5.5).
-const WARNING: HeaderName = HeaderName::from_static("warning");
+pub(super) const WARNING: HeaderName = HeaderName::from_static("warning");
 /// The most warnings that are told; the rest would only fill the headers.
 const WARNINGS_MAX: usize = 32;
 /// The longest warning, in characters.
@@ -172,7 +172,7 @@ fn answer(
 }
 
 /// `299 - "text"`; quotes and backslashes are escaped, control characters are spaces.
-fn warning_header(text: &str) -> String {
+pub(super) fn warning_header(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 8);
     for character in text.chars().take(WARNING_CHARS_MAX) {
         match character {

@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -80,11 +81,21 @@ pub(super) fn default_manifests() -> Vec<PathBuf> {
 const ADDRESS_FILE: &str = "address";
 
 /// Tells clients of the data directory where the daemon listens. Only the owner has to know.
-pub(super) fn write_address(data_dir: &Path, address: std::net::SocketAddr) -> io::Result<()> {
+pub(super) fn write_address(data_dir: &Path, address: SocketAddr) -> io::Result<()> {
     let path = data_dir.join(ADDRESS_FILE);
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     // One that an earlier version left could be read by all.
     file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
     file.write_all(format!("http://{address}\n").as_bytes())
+}
+
+/// The address by which a client on this machine finds a listener.
+pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
 }

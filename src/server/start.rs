@@ -1,7 +1,7 @@
 //! Start and stop of the daemon, in order.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,26 +139,7 @@ fn load_config(options: &ServeOptions) -> Result<Loaded, Error> {
         Some(crate::cli::serve::LogFormat::Text) => config.log.format = LogFormat::Text,
         None => {}
     }
-    refuse_open_address(config.listen, config.insecure_listen)?;
     Ok(loaded)
-}
-
-/// An address that others reach needs an explicit word: there is no TLS on it.
-fn refuse_open_address(listen: SocketAddr, is_allowed: bool) -> Result<(), Error> {
-    let is_loopback = match listen.ip() {
-        IpAddr::V4(ip) => ip.is_loopback(),
-        IpAddr::V6(ip) => ip.is_loopback(),
-    };
-    if is_loopback || is_allowed {
-        return Ok(());
-    }
-    let mut errors = FieldErrors::default();
-    errors.push(
-        crate::api::FieldPath::new("listen"),
-        crate::api::field::FieldErrorReason::FieldValueForbidden,
-        format!("{listen} can be reached from outside and has no TLS; listen on 127.0.0.1, or set insecureListen"),
-    );
-    Err(Error::Config(errors))
 }
 
 fn start_log(config: &Config) {
@@ -255,6 +236,7 @@ impl Daemon {
             manifests: Arc::new(manifests_handle.clone()),
             health: Arc::clone(&health) as Arc<dyn crate::ports::Health>,
             clock,
+            mcp_url: format!("http://{}/mcp", files::reachable(address)),
             shutdown: api_stop.clone(),
         });
         // What else is served is merged into the router before.

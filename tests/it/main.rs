@@ -10,6 +10,7 @@
 mod agents;
 mod api;
 mod bad_input;
+mod callers;
 mod chaos;
 mod clocks;
 mod harness;

@@ -6,6 +6,7 @@ mod delete;
 mod faults;
 mod manifests;
 mod spawn;
+mod tokens;
 mod turns;
 mod update;
 

@@ -347,4 +347,27 @@ mod tests {
         assert!(faults(&json!({"listen": "0.0.0.0:1", "insecureListen": true}), &[]).is_empty());
         assert!(faults(&json!({"mcp": {"maxWait": "0"}}), &[]).is_empty());
     }
+
+    #[test]
+    fn an_address_that_others_reach_needs_an_explicit_word() {
+        for open in [
+            "0.0.0.0:7420",
+            "[::]:7420",
+            "10.0.0.1:0",
+            "192.168.1.5:7420",
+            "203.0.113.7:80",
+            "[2001:db8::1]:7420",
+            "[fe80::1]:7420",
+            "[::ffff:127.0.0.1]:7420",
+        ] {
+            assert_eq!(faults(&json!({"listen": open}), &[]), ["listen"], "{open}");
+            let set = [format!("listen={open}")];
+            assert_eq!(faults(&json!({}), &set.each_ref().map(String::as_str)), ["listen"]);
+            let allowed = json!({"listen": open, "insecureListen": true});
+            assert!(faults(&allowed, &[]).is_empty(), "{open}");
+        }
+        for closed in ["127.0.0.1:0", "127.9.9.9:7420", "[::1]:7420"] {
+            assert!(faults(&json!({"listen": closed}), &[]).is_empty(), "{closed}");
+        }
+    }
 }

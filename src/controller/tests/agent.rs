@@ -25,6 +25,8 @@ pub(super) struct Script {
     pub(super) late: bool,
     /// It asks for permission in each prompt.
     pub(super) asks: bool,
+    /// It asks for permission when it is cancelled, and ends once it is answered.
+    pub(super) asks_on_cancel: bool,
     /// It answers with all its might at the moment of a cancel: `end_turn`.
     pub(super) answers_cancel_with_end: bool,
     /// The method that it gets no answer to.
@@ -54,6 +56,7 @@ impl Script {
                 "silent-settings" => script.silent_settings = true,
                 "late" => script.late = true,
                 "asks" => script.asks = true,
+                "asks-on-cancel" => script.asks_on_cancel = true,
                 "ends-on-cancel" => script.answers_cancel_with_end = true,
                 "silent-at" => script.silent_at = Some(value.to_owned()),
                 "crash-at" => script.crash_at = Some(value.to_owned()),
@@ -181,22 +184,24 @@ impl Agent {
         self.prompt = Some(id.clone());
         self.say(&format!("echo: {text}")).await;
         if self.script.asks {
-            self.write(
-                json!({"jsonrpc": "2.0", "id": "p1", "method": "session/request_permission",
-                "params": {"sessionId": "acp", "toolCall": {"toolCallId": "c", "kind": "edit"},
-                "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"},
-                    {"optionId": "n", "name": "No", "kind": "reject_once"}]}}),
-            )
-            .await;
+            self.ask().await;
             return;
         }
-        if self.script.endless || self.script.stubborn {
+        if self.script.endless || self.script.stubborn || self.script.asks_on_cancel {
             return;
         }
         if !self.script.thinks.is_zero() {
             tokio::time::sleep(self.script.thinks).await;
         }
         self.end("end_turn").await;
+    }
+
+    async fn ask(&mut self) {
+        self.write(json!({"jsonrpc": "2.0", "id": "p1", "method": "session/request_permission",
+            "params": {"sessionId": "acp", "toolCall": {"toolCallId": "c", "kind": "edit"},
+            "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"},
+                {"optionId": "n", "name": "No", "kind": "reject_once"}]}}))
+            .await;
     }
 
     async fn on_permission(&mut self, message: &Value) {
@@ -207,12 +212,18 @@ impl Agent {
         if said != "cancelled" {
             self.say(&format!(" permission: {said}")).await;
             self.end("end_turn").await;
+        } else if self.script.asks_on_cancel {
+            self.end("cancelled").await;
         }
     }
 
     async fn on_cancel(&mut self) {
         self.ground.note("cancel".to_owned());
         if self.script.stubborn {
+            return;
+        }
+        if self.script.asks_on_cancel {
+            self.ask().await;
             return;
         }
         let reason = if self.script.answers_cancel_with_end { "end_turn" } else { "cancelled" };

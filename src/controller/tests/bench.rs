@@ -18,8 +18,8 @@ use crate::plan::capacity::{Holder, Limits};
 use crate::slots::{SharedSlots, Slots};
 use crate::store::fault::{FaultStore, Plan};
 use crate::store::memory::MemoryStore;
-use crate::store::records::{Page, Records};
-use crate::store::{BlobId, Blobs, SharedBlobs, SharedStore, Store, Stream, keys};
+use crate::store::records::{Page, Records, decode};
+use crate::store::{BlobId, Blobs, Change, Rev, SharedBlobs, SharedStore, Store, Stream, keys};
 
 /// A look is taken so often while something is waited for.
 const LOOK: Duration = Duration::from_millis(5);
@@ -53,6 +53,8 @@ pub(super) struct Bench {
     pub(super) limits: Limits,
     stopped_cleanly: bool,
     daemon: Option<Daemon>,
+    /// The running daemon's slots, or the last one's.
+    slots: SharedSlots,
 }
 
 impl Bench {
@@ -92,6 +94,7 @@ impl Bench {
             limits,
             stopped_cleanly: false,
             daemon: None,
+            slots: SharedSlots::default(),
         }
     }
 
@@ -106,6 +109,11 @@ impl Bench {
 
     /// Starts a daemon. No process of another one is left.
     pub(super) async fn start(&mut self) {
+        self.start_after(async |_| {}).await;
+    }
+
+    /// Starts a daemon whose loop runs only after somebody did something with its API.
+    pub(super) async fn start_after(&mut self, before: impl AsyncFnOnce(&Self)) {
         assert!(self.daemon.is_none());
         self.until("every process of the daemon before is gone", |bench| bench.ground.alive() == 0)
             .await;
@@ -116,6 +124,7 @@ impl Bench {
                 Err(_) => self.pass_time(LOOK).await,
             }
         };
+        before(self).await;
         let shutdown = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let ground = Arc::clone(&self.ground);
@@ -130,7 +139,7 @@ impl Bench {
         self.daemon = Some(Daemon { handle, tasks, shutdown });
     }
 
-    async fn build(&self) -> Result<(Service, Handle), crate::store::Error> {
+    async fn build(&mut self) -> Result<(Service, Handle), crate::store::Error> {
         let options = Options {
             store_id: "store".into(),
             boot_id: "boot".into(),
@@ -146,9 +155,9 @@ impl Bench {
             Some(faults) => (faults.clone(), faults.clone()),
             None => (self.gate.clone(), self.gate.clone()),
         };
-        let slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
+        self.slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
         let parts = Parts {
-            slots,
+            slots: self.slots.clone(),
             records: Records::new(store),
             blobs,
             journal: Arc::new(Paper(Arc::clone(&self.ground))),
@@ -156,6 +165,11 @@ impl Bench {
             clock: Arc::clone(&self.clock),
         };
         Controller::build(options, parts).await
+    }
+
+    /// The slots that admission and loop share.
+    pub(super) fn shared_slots(&self) -> SharedSlots {
+        self.slots.clone()
     }
 
     /// The daemon dies; its processes are killed as the shims would.
@@ -347,6 +361,35 @@ impl Bench {
         };
         let holders: Vec<Holder> = serde_json::from_slice(&record.value).unwrap();
         holders.into_iter().map(|holder| holder.turn).collect()
+    }
+
+    /// What happened to records of a kind since a revision. The clock is paused, so the second is
+    /// over once nothing more is told.
+    pub(super) async fn changes_since(&self, kind: Kind, from: Rev) -> Vec<Change> {
+        let mut watch = self.memory.watch(&keys::kind_prefix(kind), from).await.unwrap();
+        let mut changes = Vec::new();
+        let quiet = Duration::from_secs(1);
+        while let Ok(Some(change)) = tokio::time::timeout(quiet, watch.next()).await {
+            changes.push(change);
+        }
+        changes
+    }
+
+    /// How often a turn's record became final.
+    pub(super) async fn times_ended(&self, name: &str) -> usize {
+        let mut ends = 0;
+        let mut was_final = false;
+        for change in self.changes_since(Kind::Turn, Rev::default()).await {
+            let Change::Put(record) = change else { continue };
+            let turn = decode::<TurnSpec>(&record.key, &record.value, record.rev).unwrap();
+            if turn.metadata.name.as_str() == name {
+                let is_final = turn.status.phase.is_final();
+                assert!(is_final || !was_final, "{name} is not final any more");
+                ends += usize::from(is_final && !was_final);
+                was_final = is_final;
+            }
+        }
+        ends
     }
 
     /// Nothing runs any more, and nothing was promised that was not kept.

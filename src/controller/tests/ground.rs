@@ -74,6 +74,11 @@ impl Ground {
         self.state().prompts.get(text).copied().unwrap_or(0)
     }
 
+    /// Whether any prompt reached an agent.
+    pub(super) fn has_reached_prompt(&self) -> bool {
+        !self.state().prompts.is_empty()
+    }
+
     pub(super) fn note(&self, what: String) {
         self.state().notes.push(what);
     }

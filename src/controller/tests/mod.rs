@@ -3,10 +3,13 @@
 mod agent;
 mod agents;
 mod bench;
+mod callers;
 mod cancels;
 mod crashes;
 mod faults;
 mod gate;
 mod ground;
 mod processes;
+mod spawn;
+mod tree;
 mod turns;

@@ -60,6 +60,62 @@ async fn a_header_that_does_not_come_costs_its_connection_only() {
     assert!(!String::from_utf8_lossy(&rest).contains("200 OK"));
 }
 
+/// 200 clients that send a byte and nothing more, 40 that promise a body of 10 MiB, and one that
+/// only wants an answer. Bounds of time are those of the server; time is paused.
+#[tokio::test(start_paused = true)]
+async fn two_hundred_slow_clients_and_large_bodies_hold_nobody_up() {
+    let (_api, address, _server) = started(256).await;
+    let mut slow = Vec::new();
+    for _ in 0..200 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"G").await.unwrap();
+        slow.push(stream);
+    }
+    for _ in 0..40 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n\
+             content-type: application/json\r\ncontent-length: 10485760\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut all = String::new();
+        // Refused by its length: nothing of the body was sent or read.
+        stream.read_to_string(&mut all).await.unwrap();
+        assert!(all.starts_with("HTTP/1.1 413"), "{all}");
+    }
+    let asked = async {
+        let mut good = TcpStream::connect(address).await.unwrap();
+        good.write_all(GET.as_bytes()).await.unwrap();
+        answer(&mut good).await
+    };
+    let answer = tokio::time::timeout(Duration::from_secs(2), asked).await;
+    assert!(answer.expect("held up by slow clients").starts_with("HTTP/1.1 200 OK"));
+    // The slow ones lose their places.
+    for mut stream in slow {
+        let mut rest = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut rest));
+        let _ = closed.await.expect("a slow client keeps its place");
+        assert!(!String::from_utf8_lossy(&rest).contains("200 OK"));
+    }
+}
+
+#[tokio::test]
+async fn a_deep_body_and_a_thousand_calls_at_once_are_answered_within_the_bounds() {
+    let api = Fixture::new();
+    api.admission.ensure_default_namespace().await.unwrap();
+    let mut rules = Rules::default();
+    rules.http.per_token_rate = "100/s".parse().unwrap();
+    api.guard.reload(rules);
+    let path = format!("{BASE}/namespaces/default/sessions");
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let headers = [("content-type", "application/json")];
+    assert_eq!(api.send("POST", &path, &headers, deep).await.code, 400);
+    let one = || api.send("GET", "/version", &[], Body::empty());
+    let answers = futures::future::join_all((0..1000).map(|_| one())).await;
+    let count = |code: u16| answers.iter().filter(|answer| answer.code == code).count();
+    assert_eq!((count(200), count(429)), (99, 901));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_header_over_its_bound_is_refused() {
     let (_api, address, _server) = started(2).await;

@@ -1,0 +1,195 @@
+//! One HTTP request to `/mcp` or `/mcp/<toolset>`, before and after the protocol library has it.
+//!
+//! The guard let it in and says who asks. Here: the path names a toolset that there is, a session id
+//! is the asker's own, a body is JSON. What the library is given carries [`Access`], and no
+//! credentials any more.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::Response;
+use futures::StreamExt as _;
+use rmcp::transport::streamable_http_server::session::SessionId;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde::de::IgnoredAny;
+use serde_json::json;
+
+use super::Shared;
+use super::server::Facade;
+use super::session::{Owner, Sessions};
+use crate::api::session::Toolset;
+use crate::guard::{BodyFault, Principal, read_body};
+
+/// Names a session of the older revisions.
+const SESSION_ID: &str = "mcp-session-id";
+/// JSON-RPC 2.0, section 5.1.
+const PARSE_ERROR: i32 = -32700;
+const INVALID_REQUEST: i32 = -32600;
+
+/// What the facade knows of a request beside its body.
+#[derive(Clone)]
+pub(super) struct Access {
+    /// Who asks.
+    pub(super) principal: Principal,
+    /// The one toolset that the path names; all of the token's if it names none.
+    pub(super) toolset: Option<Toolset>,
+    /// The MCP session, in the revisions that have them.
+    pub(super) session: Option<SessionId>,
+}
+
+impl Access {
+    /// Whether this request may see a toolset.
+    pub(super) fn opens(&self, toolset: Toolset) -> bool {
+        self.toolset.is_none_or(|named| named == toolset) && self.principal.opens(toolset)
+    }
+}
+
+/// The facade behind its paths.
+pub(super) struct Endpoint {
+    shared: Arc<Shared>,
+    service: StreamableHttpService<Facade, Sessions>,
+}
+
+impl Endpoint {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let mut config = StreamableHttpServerConfig::default()
+            // The guard has checked Host and Origin by the daemon's own lists.
+            .disable_allowed_hosts()
+            .disable_allowed_origins()
+            .with_sse_retry(None)
+            .with_json_response(true)
+            .with_max_request_body_bytes(shared.options.request_bytes);
+        config.cancellation_token = shared.shutdown.clone();
+        let facade = Arc::clone(&shared);
+        let service = StreamableHttpService::new(
+            move || Ok(Facade::new(Arc::clone(&facade))),
+            Arc::clone(&shared.sessions),
+            config,
+        );
+        Self { shared, service }
+    }
+}
+
+/// Answers a request.
+pub(super) async fn answer(State(endpoint): State<Arc<Endpoint>>, request: Request) -> Response {
+    match Box::pin(endpoint.answer(request)).await {
+        Ok(response) | Err(response) => response,
+    }
+}
+
+impl Endpoint {
+    async fn answer(&self, request: Request) -> Result<Response, Response> {
+        let toolset = named_toolset(request.uri().path())?;
+        let Some(principal) = request.extensions().get::<Principal>().cloned() else {
+            // Only a defect leads here: the guard stands before every path.
+            return Err(fault(StatusCode::UNAUTHORIZED, INVALID_REQUEST, "who asks is not known"));
+        };
+        let owner = Owner::from(&principal);
+        let session = self.own_session(request.headers(), &owner)?;
+        let opens_session = request.method() == Method::POST && session.is_none();
+        let access = Access { principal, toolset, session: session.clone() };
+        let (mut parts, body) = request.into_parts();
+        // Nothing that the library logs or keeps can hold a token.
+        parts.headers.remove(header::AUTHORIZATION);
+        parts.extensions.insert(access);
+        let body = if parts.method == Method::POST { read(body).await? } else { Body::empty() };
+        if opens_session && self.shared.sessions.make_room(&owner).await.is_err() {
+            return Err(full());
+        }
+        let held = session.and_then(|id| self.shared.sessions.hold(&id));
+        let response = self.service.handle(Request::from_parts(parts, body)).await.map(Body::new);
+        if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            // The body's type is right and it is JSON: then it is no message of the protocol.
+            return Err(fault(
+                StatusCode::BAD_REQUEST,
+                INVALID_REQUEST,
+                "the body is no JSON-RPC message of MCP",
+            ));
+        }
+        let opened = response.headers().get(SESSION_ID).and_then(|id| id.to_str().ok());
+        let held = match opened {
+            Some(id) if opens_session => {
+                self.shared.sessions.bind(id, owner);
+                self.shared.sessions.hold(id)
+            }
+            _ => held,
+        };
+        // A session is in use as long as one of its streams is open.
+        Ok(response.map(|body| {
+            Body::from_stream(body.into_data_stream().inspect(move |_| {
+                let _ = &held;
+            }))
+        }))
+    }
+
+    /// The session that the request names. One of somebody else is answered as one that is not
+    /// there; the client then opens a new one.
+    fn own_session(
+        &self,
+        headers: &HeaderMap,
+        owner: &Owner,
+    ) -> Result<Option<SessionId>, Response> {
+        let mut values = headers.get_all(SESSION_ID).iter();
+        let Some(first) = values.next() else { return Ok(None) };
+        let is_one = values.next().is_none();
+        let id = first.to_str().ok().filter(|id| is_one && self.shared.sessions.is_of(id, owner));
+        id.map(|id| Some(id.into())).ok_or_else(|| {
+            fault(
+                StatusCode::NOT_FOUND,
+                INVALID_REQUEST,
+                "there is no such session; initialize again",
+            )
+        })
+    }
+}
+
+/// The toolset of a path; none for the path of all.
+fn named_toolset(path: &str) -> Result<Option<Toolset>, Response> {
+    let Some(name) = path.strip_prefix("/mcp/") else { return Ok(None) };
+    if name == "spawn" {
+        return Ok(Some(Toolset::Spawn));
+    }
+    Err(fault(StatusCode::NOT_FOUND, INVALID_REQUEST, "there is no such toolset; spawn is one"))
+}
+
+/// The whole body, which must be JSON.
+async fn read(body: Body) -> Result<Body, Response> {
+    let bytes = read_body(body).await.map_err(|fault| {
+        let code = match fault {
+            BodyFault::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            BodyFault::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            BodyFault::Broken => StatusCode::BAD_REQUEST,
+        };
+        let mut response = self::fault(code, INVALID_REQUEST, &fault.to_string());
+        // What is left of the body is not read.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response
+    })?;
+    match serde_json::from_slice::<IgnoredAny>(&bytes) {
+        Ok(_) => Ok(Body::from(bytes)),
+        Err(error) => {
+            let message = format!("the body is no JSON that can be read: {error}");
+            Err(fault(StatusCode::BAD_REQUEST, PARSE_ERROR, &message))
+        }
+    }
+}
+
+fn full() -> Response {
+    let message = "every MCP session of this token is in use; close one, then try again";
+    let mut response = fault(StatusCode::SERVICE_UNAVAILABLE, INVALID_REQUEST, message);
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+/// A JSON-RPC error outside any call.
+fn fault(status: StatusCode, code: i32, message: &str) -> Response {
+    let body = json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": message}});
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
