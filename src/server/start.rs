@@ -19,6 +19,7 @@ use crate::clock::{SharedClock, SystemClock};
 use crate::controller::{self, Controller};
 use crate::guard::{self, Guard};
 use crate::manifests;
+use crate::mcp;
 use crate::plan::capacity::Limits;
 use crate::ports::Health as _;
 use crate::rest;
@@ -168,6 +169,7 @@ struct Daemon {
     manifests_handle: manifests::Handle,
     listeners: Vec<rest::Listener>,
     router: axum::Router,
+    facade: mcp::Service,
     guard: Arc<Guard>,
     connections_max: usize,
     address: SocketAddr,
@@ -230,23 +232,34 @@ impl Daemon {
         let api_stop = CancellationToken::new();
         let router = rest::router(rest::State {
             store: Arc::clone(&store),
-            blobs,
+            blobs: Arc::clone(&blobs),
             admission: Arc::clone(&admission),
             live: live.live(),
             manifests: Arc::new(manifests_handle.clone()),
             health: Arc::clone(&health) as Arc<dyn crate::ports::Health>,
-            clock,
+            clock: Arc::clone(&clock),
             mcp_url: format!("http://{}/mcp", files::reachable(address)),
             shutdown: api_stop.clone(),
         });
-        // What else is served is merged into the router before.
-        let router = guard::protect(router, Arc::clone(&guard));
+        let (tools, facade) = mcp::build(mcp::State {
+            store: Arc::clone(&store),
+            blobs,
+            admission: Arc::clone(&admission),
+            live: live.live(),
+            inputs: Arc::clone(&launcher) as Arc<dyn crate::ports::Inputs>,
+            clock,
+            options: mcp::Options::from(&config),
+            secret: token.into_bytes(),
+            shutdown: api_stop.clone(),
+        });
+        let router = guard::protect(router.merge(tools), Arc::clone(&guard));
         Ok(Self {
             controller,
             manifests,
             manifests_handle,
             listeners,
             router,
+            facade,
             guard,
             connections_max: config.http.connections as usize,
             address,
@@ -272,6 +285,7 @@ impl Daemon {
             self.connections_max,
             self.api_stop.clone(),
         ));
+        services.spawn(self.facade.run(self.api_stop.clone()));
         services.spawn(self.manifests.run(stop.clone()));
         let store = Arc::clone(&self.store);
         services.spawn(backstops(self.launcher, self.live.clone(), store, stop.clone()));
