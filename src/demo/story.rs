@@ -17,8 +17,10 @@ const TASK: &str = "[[slow:1]] Count the files";
 const HANGING_TASK: &str = "[[hang]] Wait for a mail";
 /// How often an update is waited for: a minute in all.
 const HINTS_MAX: usize = 6;
+/// The header and the three newest reports: of the turn's cancel, its end, the process's end.
+const REPORT_LINES: usize = 4;
 /// The characters of a token that are shown.
-const TOKEN_SHOWN: usize = 8;
+const TOKEN_SHOWN: usize = 12;
 
 /// Plays it from the daemon's start to its end.
 pub(super) async fn play(stage: &mut Stage) -> Result<(), Failure> {
@@ -34,7 +36,7 @@ pub(super) async fn play(stage: &mut Stage) -> Result<(), Failure> {
     let cancelled = cancel(stage, &client).await?;
     client.close().await?;
     look(stage, &done, &cancelled).await?;
-    delete(stage, &cancelled).await?;
+    delete(stage, &done).await?;
     stop(stage).await
 }
 
@@ -60,7 +62,7 @@ async fn start(stage: &mut Stage) -> Result<(), Failure> {
     stage.screen.output(&format!("listening on {}", daemon.address()))?;
     stage.daemon = Some(daemon);
     let applied = shown(stage, &["apply", "-f", MANIFEST_NAME]).await?;
-    for object in ["workspace/demo created", "agent/demo created", "session/demo created"] {
+    for object in ["workspace/demo created", "agent/demo created", "session/hello created"] {
         expect("spawnlet apply", &applied, object)?;
     }
     Ok(())
@@ -68,16 +70,14 @@ async fn start(stage: &mut Stage) -> Result<(), Failure> {
 
 async fn first_turn(stage: &mut Stage) -> Result<(), Failure> {
     stage.screen.heading("The session's first turn")?;
-    shown(stage, &["wait", "turn/demo-1", "--for", "phase=Completed", "--timeout", "60s"]).await?;
-    let turns = shown(stage, &["get", "turns"]).await?;
-    expect("spawnlet get turns", &turns, "end_turn")?;
-    let logs = shown(stage, &["logs", "demo"]).await?;
-    expect("spawnlet logs demo", &logs, FIRST_ANSWER)
+    shown(stage, &["wait", "turn/hello-1", "--for", "phase=Completed", "--timeout", "60s"]).await?;
+    let logs = shown(stage, &["logs", "hello"]).await?;
+    expect("spawnlet logs hello", &logs, FIRST_ANSWER)
 }
 
-/// A token for the session, and an MCP client with it.
+/// A session for a caller that the daemon does not run, its token, and an MCP client with it.
 async fn connect(stage: &mut Stage) -> Result<Client, Failure> {
-    stage.screen.heading("An MCP client with that session's token")?;
+    stage.screen.heading("An MCP client, with a session and a token of its own")?;
     let arguments = ["token", "create", "--session", "demo", "--workspace", "demo", "-o", "json"];
     stage.screen.command(&line(&arguments))?;
     let made = ran(stage, &arguments).await?;
@@ -91,7 +91,7 @@ async fn connect(stage: &mut Stage) -> Result<Client, Failure> {
     stage.screen.output(&visible.to_string())?;
     let client = Client::connect(&text(&step, &made, "mcpUrl")?, &token).await?;
     let tools = client.tools().await?.join(", ");
-    stage.screen.say(&format!("connected to {}; its tools: {tools}", client.server()))?;
+    stage.screen.output(&format!("connected to {}; its tools: {tools}", client.server()))?;
     for tool in ["available_agents", "prompt_to_agent", "check_session_status"] {
         expect("tools/list", &tools, tool)?;
     }
@@ -149,27 +149,38 @@ async fn look(stage: &mut Stage, done: &str, cancelled: &str) -> Result<(), Fail
     let logs = shown(stage, &["logs", &name(stage, done).await?]).await?;
     expect("spawnlet logs", &logs, "Count the files")?;
     let subject = format!("session/{}", name(stage, cancelled).await?);
-    let report = shown(stage, &["report", &subject]).await?;
-    expect("spawnlet report", &report, "Cancelled")
+    // Reports and events are written together, a moment after what they tell of; events can be
+    // waited for.
+    let turn = format!("turn/{}-1", name(stage, cancelled).await?);
+    stage.programs.run_until(&stage.scratch, &["events", "-w"], &["TurnCancelled", &turn]).await?;
+    let arguments = ["report", &subject];
+    stage.screen.command(&format!("{} | head -n {REPORT_LINES}", line(&arguments)))?;
+    let report = ran(stage, &arguments).await?.out;
+    let newest: Vec<&str> = report.lines().take(REPORT_LINES).collect();
+    stage.screen.output(&newest.join("\n"))?;
+    expect(&line(&arguments), &report, "Stop(Cancel)")
 }
 
 async fn delete(stage: &mut Stage, child: &str) -> Result<(), Failure> {
+    /// The parent and not its children, whose names begin with the parent's.
+    const PARENT: &str = "session/demo ";
     stage.screen.heading("The parent is deleted, and its children go with it")?;
     let child = format!("session/{}", name(stage, child).await?);
     let deleted = shown(stage, &["delete", "session", "demo", "--wait"]).await?;
     expect("spawnlet delete", &deleted, "session/demo deleted")?;
     shown(stage, &["get", "sessions"]).await?;
-    for kind in ["sessions", "turns"] {
+    for (kind, expected) in [("sessions", "session/hello"), ("turns", "turn/hello-1")] {
         let arguments = ["get", kind, "-o", "name"];
         let left = ran(stage, &arguments).await?.out;
-        if !left.trim().is_empty() {
-            return Err(Failure::unexpected(line(&arguments), "none left", left.trim()));
-        }
+        equal(&line(&arguments), &json!(left.trim()), expected)?;
     }
-    let report = shown(stage, &["report", "session/demo"]).await?;
-    expect("spawnlet report", &report, "deletion")?;
-    let report = ran(stage, &["report", &child]).await?.out;
-    expect(&line(&["report", &child]), &report, "removeSession")
+    let events = ["events", "-w"];
+    stage.programs.run_until(&stage.scratch, &events, &["ParentDeleted", &child]).await?;
+    stage.screen.command(&format!("spawnlet report | grep '{PARENT}'"))?;
+    let report = ran(stage, &["report"]).await?.out;
+    let of_parent: Vec<&str> = report.lines().filter(|line| line.contains(PARENT)).collect();
+    stage.screen.output(&of_parent.join("\n"))?;
+    expect("spawnlet report", &of_parent.join("\n"), "its deletion was asked for")
 }
 
 async fn stop(stage: &mut Stage) -> Result<(), Failure> {
