@@ -142,3 +142,41 @@ async fn bounded<T, E: std::fmt::Display>(
         Err(_) => Err(Failure::unexpected(step, "an answer", format!("none within {STEP_MAX:?}"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rmcp::model::ContentBlock;
+    use serde_json::json;
+
+    use super::*;
+
+    fn result(text: &str, structured: Option<Value>) -> CallToolResult {
+        let mut result = CallToolResult::success(vec![ContentBlock::text(text.to_owned())]);
+        result.structured_content = structured;
+        result
+    }
+
+    #[test]
+    fn a_result_says_the_same_twice_or_is_none() {
+        let answer = json!({"cancelled": true});
+        let told = content("t", result(r#"{"cancelled": true}"#, Some(answer.clone())));
+        assert_eq!(told.unwrap(), answer);
+        for (text, structured) in [
+            (r#"{"cancelled": false}"#, Some(answer.clone())),
+            ("cancelled", Some(answer.clone())),
+            (r#"{"cancelled": true}"#, None),
+        ] {
+            let failure = content("t", result(text, structured)).unwrap_err().to_string();
+            assert!(failure.contains("structured content") && failure.contains(text), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_failure_of_a_tool_is_told_in_its_own_words() {
+        let mut failed = result(r#"{"error":{"code":"SPAWN_NOT_FOUND"}}"#, None);
+        failed.is_error = Some(true);
+        let failure = content("read_response", failed).unwrap_err().to_string();
+        assert!(failure.starts_with("read_response\n  expected: a result"), "{failure}");
+        assert!(failure.contains("SPAWN_NOT_FOUND"), "{failure}");
+    }
+}
