@@ -50,12 +50,6 @@ impl Call {
         }
     }
 
-    /// A call that nobody cancels or follows.
-    #[cfg(test)]
-    pub(super) fn quiet(caller: Caller, ended: CancellationToken) -> Self {
-        Self { caller, teller: None, ended, held: None, is_cancelled_by_leaving: true }
-    }
-
     /// Waits until the call ends early.
     ///
     /// # Cancel safety
