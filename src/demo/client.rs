@@ -44,7 +44,9 @@ impl Client {
         let client = ClientConfig::new(ClientCapabilities::default(), own);
         let versions = vec![ProtocolVersion::V_2026_07_28];
         let lifecycle = ClientLifecycleMode::Discover { preferred_versions: versions };
-        let service = bounded(&step(), client.serve_with_lifecycle(transport, lifecycle)).await?;
+        // Boxed, because it is large.
+        let serving = Box::pin(client.serve_with_lifecycle(transport, lifecycle));
+        let service = bounded(&step(), serving).await?;
         Ok(Self { service })
     }
 

@@ -78,6 +78,11 @@ impl Screen {
         self.out.flush()
     }
 
+    /// What comes by itself.
+    pub(super) fn notification(&mut self, method: &str, params: &Value) -> io::Result<()> {
+        self.say(&format!("{ANSWER}{method} {params}"))
+    }
+
     fn styled(&mut self, style: &str, line: &str) -> io::Result<()> {
         if self.is_coloured {
             writeln!(self.out, "{style}{line}{PLAIN}")?;

@@ -24,7 +24,7 @@ const TOKEN_SHOWN: usize = 12;
 
 /// Plays it from the daemon's start to its end.
 pub(super) async fn play(stage: &mut Stage) -> Result<(), Failure> {
-    stage.screen.say(&format!(
+    stage.screen.output(&format!(
         "spawnlet {}: the main job on one screen, offline. Scratch directory: {}",
         env!("CARGO_PKG_VERSION"),
         stage.scratch.path().display()
@@ -47,11 +47,13 @@ pub(super) fn close(stage: &mut Stage, is_kept: bool) -> std::io::Result<()> {
     } else {
         "its directory is removed".to_owned()
     };
-    stage.screen.say(&format!(
-        "no shim, no agent, nothing that one started is left; {files}\n\n\
-         Seen: records become processes, an agent delegates and cancels over MCP, a deletion takes the\n\
-         whole family, and the reports say why. Next: \"A short tour\" in README.md, with agents of yours."
-    ))
+    stage
+        .screen
+        .output(&format!("no shim, no agent, nothing that one started is left; {files}"))?;
+    stage.screen.say(
+        "\nSeen: records become processes, an agent delegates and cancels over MCP, a deletion takes the\n\
+         whole family, and the reports say why. Next: \"A short tour\" in README.md, with agents of yours.",
+    )
 }
 
 async fn start(stage: &mut Stage) -> Result<(), Failure> {
@@ -106,7 +108,7 @@ async fn delegate(stage: &mut Stage, client: &Client) -> Result<String, Failure>
         .screen
         .heading("It delegates a task and goes on; told of the end, it reads the answer")?;
     let session = accepted(stage, client, TASK).await?;
-    let mut updates = client.subscribe(&uri(&session)).await?;
+    let mut updates = subscribed(stage, client, &session).await?;
     // On a busy machine it may have ended already; then no update comes any more.
     let standing = standing(stage, client, &session).await?;
     let standing = ended(stage, client, &session, standing, &mut updates).await?;
@@ -123,7 +125,7 @@ async fn delegate(stage: &mut Stage, client: &Client) -> Result<String, Failure>
 async fn cancel(stage: &mut Stage, client: &Client) -> Result<String, Failure> {
     stage.screen.heading("Another task hangs, so it cancels it")?;
     let session = accepted(stage, client, HANGING_TASK).await?;
-    let mut updates = client.subscribe(&uri(&session)).await?;
+    let mut updates = subscribed(stage, client, &session).await?;
     let running = standing(stage, client, &session).await?;
     equal("check_session_status", &running["status"], "running")?;
     let asked = called(stage, client, "cancel_session", json!({"sessionId": session})).await?;
@@ -210,6 +212,12 @@ async fn accepted(stage: &mut Stage, client: &Client, prompt: &str) -> Result<St
     text(step, &answer, "sessionId")
 }
 
+async fn subscribed(stage: &mut Stage, client: &Client, session: &str) -> Result<Updates, Failure> {
+    let filter = json!({"notifications": {"resourceSubscriptions": [uri(session)]}});
+    stage.screen.call("subscriptions/listen", &filter)?;
+    client.subscribe(&uri(session)).await
+}
+
 async fn standing(stage: &mut Stage, client: &Client, session: &str) -> Result<Value, Failure> {
     called(stage, client, "check_session_status", json!({"sessionId": session})).await
 }
@@ -227,7 +235,8 @@ async fn ended(
             return Ok(last);
         }
         if updates.next().await? {
-            stage.screen.say(&format!("<- update of {}", uri(session)))?;
+            let update = json!({"uri": uri(session)});
+            stage.screen.notification("notifications/resources/updated", &update)?;
         }
         last = standing(stage, client, session).await?;
     }
