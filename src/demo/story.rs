@@ -19,6 +19,8 @@ const HANGING_TASK: &str = "[[hang]] Wait for a mail";
 const HINTS_MAX: usize = 6;
 /// The header and the three newest reports: of the turn's cancel, its end, the process's end.
 const REPORT_LINES: usize = 4;
+/// The three newest reports of the parent: its end, the wait for its children, its removal.
+const DELETION_LINES: usize = 3;
 /// The characters of a token that are shown.
 const TOKEN_SHOWN: usize = 12;
 
@@ -178,9 +180,12 @@ async fn delete(stage: &mut Stage, child: &str) -> Result<(), Failure> {
     }
     let events = ["events", "-w"];
     stage.programs.run_until(&stage.scratch, &events, &["ParentDeleted", &child]).await?;
-    stage.screen.command(&format!("spawnlet report | grep '{PARENT}'"))?;
+    stage
+        .screen
+        .command(&format!("spawnlet report | grep '{PARENT}' | head -n {DELETION_LINES}"))?;
     let report = ran(stage, &["report"]).await?.out;
-    let of_parent: Vec<&str> = report.lines().filter(|line| line.contains(PARENT)).collect();
+    let of_parent = report.lines().filter(|line| line.contains(PARENT));
+    let of_parent: Vec<&str> = of_parent.take(DELETION_LINES).collect();
     stage.screen.output(&of_parent.join("\n"))?;
     expect("spawnlet report", &of_parent.join("\n"), "its deletion was asked for")
 }
@@ -213,7 +218,7 @@ async fn accepted(stage: &mut Stage, client: &Client, prompt: &str) -> Result<St
 }
 
 async fn subscribed(stage: &mut Stage, client: &Client, session: &str) -> Result<Updates, Failure> {
-    let filter = json!({"notifications": {"resourceSubscriptions": [uri(session)]}});
+    let filter = json!({"resourceSubscriptions": [uri(session)]});
     stage.screen.call("subscriptions/listen", &filter)?;
     client.subscribe(&uri(session)).await
 }
