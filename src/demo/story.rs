@@ -26,7 +26,7 @@ const TOKEN_SHOWN: usize = 12;
 
 /// Plays it from the daemon's start to its end.
 pub(super) async fn play(stage: &mut Stage) -> Result<(), Failure> {
-    stage.screen.output(&format!(
+    stage.screen.say(&format!(
         "spawnlet {}: the main job on one screen, offline. Scratch directory: {}",
         env!("CARGO_PKG_VERSION"),
         stage.scratch.path().display()
@@ -44,14 +44,12 @@ pub(super) async fn play(stage: &mut Stage) -> Result<(), Failure> {
 
 /// The last lines, when everything is taken away.
 pub(super) fn close(stage: &mut Stage, is_kept: bool) -> std::io::Result<()> {
-    let files = if is_kept {
+    stage.screen.say("no shim, no agent, nothing that one started is left")?;
+    stage.screen.say(&if is_kept {
         format!("its files are in {}", stage.scratch.path().display())
     } else {
-        "its directory is removed".to_owned()
-    };
-    stage
-        .screen
-        .output(&format!("no shim, no agent, nothing that one started is left; {files}"))?;
+        "the scratch directory is removed".to_owned()
+    })?;
     stage.screen.say(
         "\nSeen: records become processes, an agent delegates and cancels over MCP, a deletion takes the\n\
          whole family, and the reports say why. Next: \"A short tour\" in README.md, with agents of yours.",
