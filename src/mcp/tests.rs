@@ -115,15 +115,8 @@ impl Bench {
         let guard = Guard::new(OPERATOR, Arc::clone(&admission), Rules::default(), shared_clock);
         let router = guard::protect(router, Arc::new(guard));
         let records = Records::new(Arc::clone(&store) as SharedStore);
-        let bench = Self {
-            store,
-            records,
-            admission,
-            slots,
-            shutdown,
-            router,
-            service: Some(service),
-        };
+        let bench =
+            Self { store, records, admission, slots, shutdown, router, service: Some(service) };
         bench.create(Kind::Agent, json!({
             "metadata": {"name": "stub"},
             "spec": {"argv": ["agent"], "displayName": "A stub", "description": "For tests."},
