@@ -13,6 +13,7 @@ mod bad_input;
 mod callers;
 mod chaos;
 mod clocks;
+mod demo;
 mod harness;
 mod ladder;
 mod large;
