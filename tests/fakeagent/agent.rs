@@ -311,7 +311,14 @@ impl Agent {
                 session.options.push(choice("effort", "thought_level", &["low", "high"]));
             }
         }
-        Ok(json!({"configOptions": session.options}))
+        let options = session.options.clone();
+        if self.flags.tells_first {
+            let session = params["sessionId"].as_str().unwrap_or_default();
+            let update =
+                json!({"sessionUpdate": "config_option_update", "configOptions": &options});
+            self.stdout.update(session, &update).map_err(|_| Refusal::new(-32603, "output"))?;
+        }
+        Ok(json!({"configOptions": options}))
     }
 }
 

@@ -27,6 +27,7 @@ set_model close cancel
   --models LIST            ids of models, the old way (`models`, session/set_model)
   --options                config options mode, model and fast; model `deep` adds effort
   --options-json JSON      config options as they are to be sent
+  --tells-first            tells of an option's change before it answers the request for it
   --early-updates N        so many updates before the answer to `new`
   --state FILE             remembers sessions: one appended line for each and for each prompt
   --prompt-log FILE        one appended line for each prompt, written before anything is answered:
@@ -112,6 +113,7 @@ pub(crate) struct Flags {
     pub(crate) modes: Vec<String>,
     pub(crate) models: Vec<String>,
     pub(crate) options: Vec<Value>,
+    pub(crate) tells_first: bool,
     pub(crate) early_updates: u64,
     pub(crate) state: Option<PathBuf>,
     pub(crate) prompt_log: Option<PathBuf>,
@@ -137,6 +139,7 @@ impl Default for Flags {
             modes: Vec::new(),
             models: Vec::new(),
             options: Vec::new(),
+            tells_first: false,
             early_updates: 0,
             state: None,
             prompt_log: None,
@@ -206,6 +209,7 @@ fn take(flags: &mut Flags, name: &str, value: &str) -> Result<(), String> {
         "models" => flags.models = list(value),
         "options" => flags.options = crate::agent::default_options(),
         "options-json" => flags.options = serde_json::from_str(value).map_err(|_| wrong())?,
+        "tells-first" => flags.tells_first = true,
         "early-updates" => flags.early_updates = value.parse().map_err(|_| wrong())?,
         "state" => flags.state = Some(value.into()),
         "prompt-log" => flags.prompt_log = Some(value.into()),

@@ -20,10 +20,19 @@ struct Traits {
     reads_mode: Option<&'static str>,
     /// A model that it offers beside the one that it begins with; `None`: only that one.
     other_model: Option<&'static str>,
-    /// A model as somebody may name it, and the value that this means; `None`: it offers one alone.
-    loose_model: Option<(&'static str, &'static str)>,
+    /// A model that it offers, as somebody may name it.
+    loose_model: Loose,
     /// Whether it can go on with a session in a new process.
     can_resume: bool,
+}
+
+/// A model by another name than its own.
+struct Loose {
+    said: &'static str,
+    /// The value that this means.
+    value: &'static str,
+    /// What the agent then asks the model server for.
+    asked: &'static str,
 }
 
 fn traits(agent: &str) -> Traits {
@@ -32,21 +41,25 @@ fn traits(agent: &str) -> Traits {
             error: 400,
             reads_mode: Some("read-only"),
             other_model: Some("gpt-5.4"),
-            loose_model: Some((" GPT-5.4 ", "gpt-5.4")),
+            loose_model: Loose { said: " GPT-5.4 ", value: "gpt-5.4", asked: "gpt-5.4" },
             can_resume: true,
         },
         "claude" => Traits {
             error: 400,
             reads_mode: Some("plan"),
             other_model: None,
-            loose_model: Some(("HAIKU", "haiku")),
+            loose_model: Loose { said: "HAIKU", value: "haiku", asked: "claude-haiku-5-5" },
             can_resume: true,
         },
         "opencode" => Traits {
             error: 400,
             reads_mode: Some("plan"),
             other_model: Some("stub/stub-model-2"),
-            loose_model: Some(("Model 2", "stub/stub-model-2")),
+            loose_model: Loose {
+                said: "Model 2",
+                value: "stub/stub-model-2",
+                asked: "stub-model-2",
+            },
             can_resume: true,
         },
         // It declares session/load, which always fails.
@@ -54,7 +67,11 @@ fn traits(agent: &str) -> Traits {
             error: 400,
             reads_mode: Some("plan"),
             other_model: None,
-            loose_model: Some(("pro 2.5", "gemini-2.5-pro")),
+            loose_model: Loose {
+                said: "pro 2.5",
+                value: "gemini-2.5-pro",
+                asked: "gemini-2.5-pro",
+            },
             can_resume: false,
         },
         other => panic!("nothing is known of the agent {other}"),

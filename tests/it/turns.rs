@@ -215,6 +215,17 @@ fn a_setting_that_does_not_resolve_discards_the_turn_and_names_the_candidates() 
 }
 
 #[test]
+fn a_model_is_set_at_an_agent_that_tells_of_it_before_it_answers() {
+    let daemon = Daemon::start();
+    daemon.agent("options", &["--cap=all", "--options", "--tells-first"], json!({}));
+    daemon.session("one", "options", json!({"permissions": "ask"}));
+    let ran = daemon.cli(&["prompt", "one", "[[config]]", "--model", "deep"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let config: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(config["options"]["model"], "deep", "{config}");
+}
+
+#[test]
 fn a_session_waits_for_a_slot_and_then_runs() {
     let daemon = Daemon::with(&["--set", "limits.maxActiveTurns=1"]);
     daemon.agent("plain", &["--cap=all"], json!({}));

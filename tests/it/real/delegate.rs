@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::rig::{Rig, Signal};
-use super::{agents, traits};
+use super::{Loose, agents, traits};
 use crate::harness::Caller;
 
 /// The second agent: of the binary itself, so that each case needs one real agent alone.
@@ -111,13 +111,14 @@ impl Delegation {
         assert_eq!((&status["status"], &status["code"]), (&json!("interrupted"), &json!(code)));
         assert_eq!(self.rig.processes(), [""; 0], "left by the end of the daemon");
         let told = self.go_on(session, "[[recall]]").await;
-        if traits(&self.agent).can_resume {
+        if traits(&self.agent).can_resume || told["status"] == "completed" {
             let memory = completed(told);
             assert!(memory["content"].as_str().unwrap().contains("first words"), "{memory:#}");
             assert_eq!(self.rig.count_asked("slow words", "[[recall]]").await, 0, "sent again");
         } else {
-            assert_eq!(told["status"], "expired", "{told:#}");
+            assert_eq!(told["code"], "AGENT_PROCESS_INVALIDATED", "{told:#}");
             assert_eq!(self.caller.status(session).await["status"], "expired");
+            assert_eq!(self.go_on(session, "and now").await["status"], "expired");
         }
     }
 
@@ -163,19 +164,25 @@ async fn delegated_work_is_answered_in_the_foreground_and_continued() {
 async fn delegated_work_in_the_background_is_followed_and_read_byte_for_byte() {
     for agent in agents() {
         let work = Delegation::start(&agent).await;
-        // Of one to four bytes each, so that pieces would end within a character.
-        let text = "aä€😀".repeat(4000);
+        // Characters of one to four bytes, so that pieces would end within one; and no two lines
+        // alike, or an agent may take it for a model that goes round in circles.
+        let text: String = (0..2500).map(|line| format!("{line} aä€😀\n")).collect();
+        let text = text.trim_end();
         let begun = work.begin(None, &format!("[[slow:2]][[say:{text}]]")).await;
         let session = &begun["sessionId"];
         let status = work.caller.status(session).await;
         assert_eq!((&status["status"], &status["mode"]), (&json!("running"), &json!("background")));
         assert_eq!(status["turnId"], begun["turnId"], "{status:#}");
-        work.rig.phase(&work.object("turn", &begun["turnId"]).await, "Completed").await;
+        let turn = work.object("turn", &begun["turnId"]).await;
+        work.rig.phase(&turn, "Completed").await;
         let status = work.caller.status(session).await;
         assert_eq!(status["status"], "idle", "{status:#}");
         assert_eq!(status["latestTurnId"], begun["turnId"], "{status:#}");
         let read = work.caller.read(session, &status["latestResponseId"], 4097).await;
-        assert!(read == text, "{} of {} bytes: {:.200}", read.len(), text.len(), read);
+        // Codex puts a warning of its own before the first answer.
+        assert!(read.ends_with(text), "{} of {} bytes: {read:.200}", read.len(), text.len());
+        let stored = work.rig.cli(&["response", turn.trim_start_matches("turn/")]).await;
+        assert!(stored == read, "{} of {} bytes", read.len(), stored.len());
         work.finish().await;
     }
 }
@@ -199,11 +206,11 @@ async fn a_model_named_loosely_is_set_and_one_that_there_is_not_sends_nothing() 
         let candidates = issue["candidates"].as_array().unwrap();
         assert!(!candidates.is_empty(), "{told:#}");
         assert_eq!(work.caller.status(&told["sessionId"]).await["status"], "idle");
-        let Some((loose, value)) = traits(&agent).loose_model else { unreachable!("{agent}") };
+        let Loose { said, value, asked } = traits(&agent).loose_model;
         assert!(candidates.iter().any(|candidate| candidate["value"] == value), "{told:#}");
 
         arguments["sessionId"] = told["sessionId"].clone();
-        arguments["model"] = loose.into();
+        arguments["model"] = said.into();
         let done = completed(work.caller.prompt(&arguments).await);
         assert_eq!(done["sessionId"], told["sessionId"]);
         let content = done["content"].as_str().unwrap();
@@ -211,8 +218,8 @@ async fn a_model_named_loosely_is_set_and_one_that_there_is_not_sends_nothing() 
         let mut options = done["config"].as_array().unwrap().iter();
         let set = options.find(|option| option["id"] == "model").unwrap();
         assert_eq!(set["currentValue"], value, "{done:#}");
-        let asked = work.rig.asked("are you set").await;
-        println!("{agent}: {loose} asked as {}", asked["model"]);
+        let request = work.rig.asked("are you set").await;
+        assert_eq!(request["model"], asked, "what the model server was asked for");
         work.finish().await;
     }
 }
@@ -287,7 +294,7 @@ async fn with_the_caller_go_its_sessions_and_their_processes() {
 #[tokio::test]
 async fn an_agent_delegates_to_another_by_its_own_client() {
     for agent in agents() {
-        let mut work = Delegation::start(&agent).await;
+        let work = Delegation::start(&agent).await;
         work.rig.add_manifest("host.yaml", &host(&work));
         work.rig.appears("sessions", "host").await;
         // Longer than it takes until the daemon tells of progress. Escaped, or the agent's model
@@ -297,9 +304,6 @@ async fn an_agent_delegates_to_another_by_its_own_client() {
             r#"[[tool:call prompt_to_agent {{"agentId": "second", "prompt": "{inner}", "background": false}}]]"#
         );
         let answer = work.rig.cli(&["prompt", "host", &format!("delegate {call}")]).await;
-        println!("{agent}: {answer}");
-        let entry = work.rig.asked("delegate").await;
-        println!("{agent}: {entry:#}");
         assert!(answer.contains("STUB: delegate"), "{answer}");
         assert!(answer.contains("completed") && answer.contains("passed on"), "{answer}");
         let children = work.rig.cli(&["get", "sessions", "-o", "json"]).await;
@@ -307,7 +311,6 @@ async fn an_agent_delegates_to_another_by_its_own_client() {
         let mut children = children["items"].as_array().unwrap().iter();
         let child = children.find(|item| item["spec"]["agent"] == "second").unwrap();
         assert_eq!(child["spec"]["parent"], "me", "{child:#}");
-        println!("{}", work.rig.cli(&["logs", "host", "-o", "acp"]).await);
         work.rig.cli(&["delete", "session/host", "--wait", "--timeout", "60s"]).await;
         work.finish().await;
     }
