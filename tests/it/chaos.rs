@@ -27,7 +27,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde_json::{Value, json};
 
-use daemon::{DEADLINE, Daemon, World, wait_for};
+pub(crate) use daemon::wait_for;
+use daemon::{DEADLINE, Daemon, World};
 use http::Client;
 use judge::{Item, Kind};
 use load::{CALLERS, Load, Told, item, list, turn_of};
@@ -45,7 +46,7 @@ const DELAY_MAX_US: u64 = 300_000;
 const LANES: u64 = 2;
 
 /// How much is to be done: 0 each commit, 1 before a merge, 2 by hand.
-fn tier() -> usize {
+pub(crate) fn tier() -> usize {
     let tier = std::env::var("SPAWNLET_TIER").ok().filter(|tier| !tier.is_empty());
     tier.map_or(0, |tier| tier.parse::<usize>().expect("SPAWNLET_TIER is 0, 1 or 2").min(2))
 }

@@ -223,7 +223,7 @@ impl Drop for Daemon {
 }
 
 /// Looks until something has come about.
-pub(super) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     // Nobody ever sends on it: it is a clock that can be waited for.
     let (_sender, clock) = sync_channel::<()>(1);
     let since = Instant::now();

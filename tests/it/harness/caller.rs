@@ -11,6 +11,7 @@ use super::DEADLINE;
 
 /// A connected client.
 pub(crate) struct Caller {
+    token: String,
     service: RunningService<RoleClient, ClientConfig>,
 }
 
@@ -24,7 +25,23 @@ impl Caller {
         let own = Implementation::new("spawnlet-it", "1");
         let client = ClientConfig::new(ClientCapabilities::default(), own);
         let service = timeout(DEADLINE, Box::pin(client.serve(transport))).await;
-        Self { service: service.expect("no connection in time").unwrap() }
+        let service = service.expect("no connection in time").unwrap();
+        Self { token: token.trim().to_owned(), service }
+    }
+
+    /// A session that calls, and its client.
+    pub(crate) async fn of(daemon: &super::Daemon, session: &str) -> Self {
+        let work = daemon.home().work();
+        let arguments = ["token", "create", "--session", session, "--cwd", &work, "-o", "json"];
+        let made: Value = serde_json::from_str(&daemon.ok(&arguments)).unwrap();
+        daemon.phase(session, "Idle");
+        let token = made["token"].as_str().unwrap();
+        Self::connect(made["mcpUrl"].as_str().unwrap(), token).await
+    }
+
+    /// The same caller at another daemon, or at the next one on its directory.
+    pub(crate) async fn at(&self, daemon: &super::Daemon) -> Self {
+        Self::connect(&format!("http://{}/mcp", daemon.address()), &self.token).await
     }
 
     /// The names of the tools.

@@ -12,6 +12,7 @@ mod processes;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
@@ -95,8 +96,8 @@ impl Home {
     /// Starts the daemon and waits until it is ready.
     pub(crate) fn serve(self, arguments: &[&str]) -> Daemon {
         let mut child = self.spawn(arguments);
-        let out = lines(child.stdout.take().unwrap());
-        let err = lines(child.stderr.take().unwrap());
+        let out = Mutex::new(lines(child.stdout.take().unwrap()));
+        let err = Mutex::new(lines(child.stderr.take().unwrap()));
         let mut daemon =
             Daemon { home: Some(self), child: Some(child), out, err, address: String::new() };
         let line = daemon.line_with("listening on ");
@@ -123,8 +124,9 @@ pub(crate) fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
 pub(crate) struct Daemon {
     home: Option<Home>,
     child: Option<Child>,
-    out: Receiver<String>,
-    err: Receiver<String>,
+    // Several threads may use one daemon.
+    out: Mutex<Receiver<String>>,
+    err: Mutex<Receiver<String>>,
     address: String,
 }
 
@@ -156,7 +158,8 @@ impl Daemon {
     /// The next line of standard output with this text.
     fn line_with(&self, text: &str) -> String {
         loop {
-            match self.out.recv_timeout(DEADLINE) {
+            let next = self.out.lock().unwrap().recv_timeout(DEADLINE);
+            match next {
                 Ok(line) if line.contains(text) => return line,
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
@@ -168,7 +171,7 @@ impl Daemon {
 
     /// What the daemon has logged since this was asked last.
     pub(crate) fn log(&self) -> String {
-        self.err.try_iter().collect::<Vec<_>>().join("\n")
+        self.err.lock().unwrap().try_iter().collect::<Vec<_>>().join("\n")
     }
 
     /// Ends the daemon as a crash does.
@@ -381,7 +384,8 @@ impl Daemon {
     /// The next line of the log with this text.
     pub(crate) fn log_line(&self, text: &str) -> String {
         loop {
-            match self.err.recv_timeout(DEADLINE) {
+            let next = self.err.lock().unwrap().recv_timeout(DEADLINE);
+            match next {
                 Ok(line) if line.contains(text) => return line,
                 Ok(_) => {}
                 Err(error) => panic!("the log has no line {text:?}: {error}"),
