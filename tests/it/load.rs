@@ -228,14 +228,14 @@ async fn full_capacity(daemon: &Daemon, callers: &[Arc<Caller>], workers: &[Work
     let prompt =
         |child: &Child, text: &str| json!({"agentId": "a", "prompt": text, "sessionId": child.uid});
     let mut begun = Vec::new();
-    for caller in 0..2 {
-        for child in sessions_of(caller).take(TURNS_OF_A_CALLER_MAX) {
-            let told = callers[caller].prompt(&prompt(child, "[[never]]")).await;
+    for (number, caller) in callers.iter().enumerate().take(2) {
+        for child in sessions_of(number).take(TURNS_OF_A_CALLER_MAX) {
+            let told = caller.prompt(&prompt(child, "[[never]]")).await;
             assert_eq!(told["status"], "accepted", "{told:#}");
             begun.push((caller, child));
         }
-        let fifth = sessions_of(caller).nth(TURNS_OF_A_CALLER_MAX).unwrap();
-        let told = callers[caller].prompt(&prompt(fifth, "one too many")).await;
+        let fifth = sessions_of(number).nth(TURNS_OF_A_CALLER_MAX).unwrap();
+        let told = caller.prompt(&prompt(fifth, "one too many")).await;
         assert_eq!(told["status"], "capacity_exceeded", "{told:#}");
     }
     let full = json!({
@@ -247,7 +247,7 @@ async fn full_capacity(daemon: &Daemon, callers: &[Arc<Caller>], workers: &[Work
     let new = json!({"agentId": "a", "prompt": "one too many"});
     assert_eq!(callers[2].prompt(&new).await, full);
     for (caller, child) in begun {
-        let told = callers[caller].told("cancel_session", &json!({"sessionId": child.uid})).await;
+        let told = caller.told("cancel_session", &json!({"sessionId": child.uid})).await;
         assert_eq!(told["cancelled"], true);
         daemon.phase(&child.name, "Stopped");
     }

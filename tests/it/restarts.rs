@@ -65,7 +65,7 @@ fn an_orderly_stop_interrupts_turns_leaves_no_process_and_exits_with_0() {
 #[test]
 fn an_orderly_stop_with_every_slot_taken_ends_in_time_and_leaves_nothing() {
     let is_slow = std::env::var("SPAWNLET_TIER").is_ok_and(|tier| tier == "1" || tier == "2");
-    let rounds = if is_slow { 50 } else { 2 };
+    let rounds = if is_slow { 50 } else { 5 };
     let mut home = Home::new();
     for round in 0..rounds {
         let daemon = home.serve(&[]);
