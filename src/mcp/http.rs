@@ -4,12 +4,13 @@
 //! is the asker's own, a body is JSON. What the library is given carries [`Access`], and no
 //! credentials any more.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use futures::StreamExt as _;
 use rmcp::transport::streamable_http_server::session::SessionId;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
@@ -60,7 +61,8 @@ impl Endpoint {
             .disable_allowed_origins()
             .with_sse_retry(None)
             .with_json_response(true)
-            .with_max_request_body_bytes(shared.options.request_bytes);
+            // The guard bounds bodies, by a configuration that may change while the daemon runs.
+            .with_max_request_body_bytes(usize::MAX);
         config.cancellation_token = shared.shutdown.clone();
         let facade = Arc::clone(&shared);
         let service = StreamableHttpService::new(
@@ -72,19 +74,56 @@ impl Endpoint {
     }
 }
 
+/// A request that the library does not get.
+struct Fault {
+    status: StatusCode,
+    /// Of JSON-RPC.
+    code: i32,
+    message: Cow<'static, str>,
+    /// A header that belongs to it.
+    header: Option<(header::HeaderName, &'static str)>,
+}
+
+impl Fault {
+    fn new(status: StatusCode, code: i32, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, code, message: message.into(), header: None }
+    }
+}
+
+/// A JSON-RPC error outside any call.
+impl IntoResponse for Fault {
+    fn into_response(self) -> Response {
+        let error = json!({"code": self.code, "message": self.message});
+        let body = json!({"jsonrpc": "2.0", "id": null, "error": error});
+        let mut response = Response::new(Body::from(body.to_string()));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some((name, value)) = self.header {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
+
 /// Answers a request.
 pub(super) async fn answer(State(endpoint): State<Arc<Endpoint>>, request: Request) -> Response {
     match Box::pin(endpoint.answer(request)).await {
-        Ok(response) | Err(response) => response,
+        Ok(response) => response,
+        Err(fault) => fault.into_response(),
     }
 }
 
 impl Endpoint {
-    async fn answer(&self, request: Request) -> Result<Response, Response> {
+    async fn answer(&self, request: Request) -> Result<Response, Fault> {
         let toolset = named_toolset(request.uri().path())?;
         let Some(principal) = request.extensions().get::<Principal>().cloned() else {
             // Only a defect leads here: the guard stands before every path.
-            return Err(fault(StatusCode::UNAUTHORIZED, INVALID_REQUEST, "who asks is not known"));
+            return Err(Fault::new(
+                StatusCode::UNAUTHORIZED,
+                INVALID_REQUEST,
+                "who asks is not known",
+            ));
         };
         let owner = Owner::from(&principal);
         let session = self.own_session(request.headers(), &owner)?;
@@ -102,7 +141,7 @@ impl Endpoint {
         let response = self.service.handle(Request::from_parts(parts, body)).await.map(Body::new);
         if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
             // The body's type is right and it is JSON: then it is no message of the protocol.
-            return Err(fault(
+            return Err(Fault::new(
                 StatusCode::BAD_REQUEST,
                 INVALID_REQUEST,
                 "the body is no JSON-RPC message of MCP",
@@ -126,17 +165,13 @@ impl Endpoint {
 
     /// The session that the request names. One of somebody else is answered as one that is not
     /// there; the client then opens a new one.
-    fn own_session(
-        &self,
-        headers: &HeaderMap,
-        owner: &Owner,
-    ) -> Result<Option<SessionId>, Response> {
+    fn own_session(&self, headers: &HeaderMap, owner: &Owner) -> Result<Option<SessionId>, Fault> {
         let mut values = headers.get_all(SESSION_ID).iter();
         let Some(first) = values.next() else { return Ok(None) };
         let is_one = values.next().is_none();
         let id = first.to_str().ok().filter(|id| is_one && self.shared.sessions.is_of(id, owner));
         id.map(|id| Some(id.into())).ok_or_else(|| {
-            fault(
+            Fault::new(
                 StatusCode::NOT_FOUND,
                 INVALID_REQUEST,
                 "there is no such session; initialize again",
@@ -146,50 +181,45 @@ impl Endpoint {
 }
 
 /// The toolset of a path; none for the path of all.
-fn named_toolset(path: &str) -> Result<Option<Toolset>, Response> {
+fn named_toolset(path: &str) -> Result<Option<Toolset>, Fault> {
     let Some(name) = path.strip_prefix("/mcp/") else { return Ok(None) };
     if name == "spawn" {
         return Ok(Some(Toolset::Spawn));
     }
-    Err(fault(StatusCode::NOT_FOUND, INVALID_REQUEST, "there is no such toolset; spawn is one"))
+    Err(Fault::new(
+        StatusCode::NOT_FOUND,
+        INVALID_REQUEST,
+        "there is no such toolset; spawn is one",
+    ))
 }
 
 /// The whole body, which must be JSON.
-async fn read(body: Body) -> Result<Body, Response> {
+async fn read(body: Body) -> Result<Body, Fault> {
     let bytes = read_body(body).await.map_err(|fault| {
         let code = match fault {
             BodyFault::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             BodyFault::TooSlow => StatusCode::REQUEST_TIMEOUT,
             BodyFault::Broken => StatusCode::BAD_REQUEST,
         };
-        let mut response = self::fault(code, INVALID_REQUEST, &fault.to_string());
         // What is left of the body is not read.
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        response
+        Fault {
+            header: Some((header::CONNECTION, "close")),
+            ..Fault::new(code, INVALID_REQUEST, fault.to_string())
+        }
     })?;
     match serde_json::from_slice::<IgnoredAny>(&bytes) {
         Ok(_) => Ok(Body::from(bytes)),
         Err(error) => {
             let message = format!("the body is no JSON that can be read: {error}");
-            Err(fault(StatusCode::BAD_REQUEST, PARSE_ERROR, &message))
+            Err(Fault::new(StatusCode::BAD_REQUEST, PARSE_ERROR, message))
         }
     }
 }
 
-fn full() -> Response {
+fn full() -> Fault {
     let message = "every MCP session of this token is in use; close one, then try again";
-    let mut response = fault(StatusCode::SERVICE_UNAVAILABLE, INVALID_REQUEST, message);
-    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    response
-}
-
-/// A JSON-RPC error outside any call.
-fn fault(status: StatusCode, code: i32, message: &str) -> Response {
-    let body = json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": message}});
-    let mut response = Response::new(Body::from(body.to_string()));
-    *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    Fault {
+        header: Some((header::RETRY_AFTER, "1")),
+        ..Fault::new(StatusCode::SERVICE_UNAVAILABLE, INVALID_REQUEST, message)
+    }
 }

@@ -49,8 +49,6 @@ pub struct Options {
     pub max_wait: Duration,
     /// How often a waiting call tells of its progress.
     pub progress_every: Duration,
-    /// The largest request body.
-    pub request_bytes: usize,
 }
 
 impl From<&Config> for Options {
@@ -58,7 +56,6 @@ impl From<&Config> for Options {
         Self {
             max_wait: config.mcp.max_wait.get(),
             progress_every: config.mcp.progress_every.get(),
-            request_bytes: config.mcp.request_bytes.as_usize(),
         }
     }
 }

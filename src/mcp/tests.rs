@@ -82,7 +82,6 @@ impl Bench {
         Self::with(Options {
             max_wait: Duration::from_secs(50),
             progress_every: Duration::from_secs(10),
-            request_bytes: 2 * 1024 * 1024,
         })
         .await
     }

@@ -440,6 +440,8 @@ fn configure(draft: &mut Draft<'_>, index: usize, live: &Live) {
         Next::Failed(message) => (Code::SpawnConfigFailed, "ConfigFailed", message, Vec::new()),
         Next::Invalid(message) => (Code::SpawnInvalidRequest, "ConfigInvalid", message, Vec::new()),
     };
+    // Whoever is told of the issues is told of the options that they are about.
+    draft.session.status.config = live.acp.options.config_values();
     ending::turn(draft, index, &Ending::Discarded { code, reason, message, issues });
 }
 

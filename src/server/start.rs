@@ -144,7 +144,12 @@ fn load_config(options: &ServeOptions) -> Result<Loaded, Error> {
 }
 
 fn start_log(config: &Config) {
-    let filter = tracing_subscriber::EnvFilter::try_new(&config.log.level)
+    // The MCP library tells of each message at our level; whoever names it hears it.
+    let level = match &config.log.level {
+        level if level.contains("rmcp") => level.clone(),
+        level => format!("{level},rmcp=warn"),
+    };
+    let filter = tracing_subscriber::EnvFilter::try_new(&level)
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -230,29 +235,19 @@ impl Daemon {
         let rules = guard::Rules::from(&config);
         let guard = Arc::new(Guard::new(&token, Arc::clone(&admission), rules, Arc::clone(&clock)));
         let api_stop = CancellationToken::new();
-        let router = rest::router(rest::State {
-            store: Arc::clone(&store),
-            blobs: Arc::clone(&blobs),
-            admission: Arc::clone(&admission),
-            live: live.live(),
-            manifests: Arc::new(manifests_handle.clone()),
-            health: Arc::clone(&health) as Arc<dyn crate::ports::Health>,
-            clock: Arc::clone(&clock),
-            mcp_url: format!("http://{}/mcp", files::reachable(address)),
-            shutdown: api_stop.clone(),
-        });
-        let (tools, facade) = mcp::build(mcp::State {
+        let api = rest::State {
             store: Arc::clone(&store),
             blobs,
             admission: Arc::clone(&admission),
             live: live.live(),
-            inputs: Arc::clone(&launcher) as Arc<dyn crate::ports::Inputs>,
+            manifests: Arc::new(manifests_handle.clone()),
+            health: Arc::clone(&health) as Arc<dyn crate::ports::Health>,
             clock,
-            options: mcp::Options::from(&config),
-            secret: token.into_bytes(),
+            mcp_url: format!("http://{}/mcp", files::reachable(address)),
             shutdown: api_stop.clone(),
-        });
-        let router = guard::protect(router.merge(tools), Arc::clone(&guard));
+        };
+        let (tools, facade) = facade(&api, Arc::clone(&launcher), &config, token);
+        let router = guard::protect(rest::router(api).merge(tools), Arc::clone(&guard));
         Ok(Self {
             controller,
             manifests,
@@ -322,6 +317,26 @@ impl Daemon {
         }
         Ok(())
     }
+}
+
+/// What MCP is served by: the same as the API, and a look at the machine.
+fn facade(
+    api: &rest::State,
+    launcher: Arc<launcher::RuntimeLauncher>,
+    config: &Config,
+    operator_token: String,
+) -> (axum::Router, mcp::Service) {
+    mcp::build(mcp::State {
+        store: Arc::clone(&api.store),
+        blobs: Arc::clone(&api.blobs),
+        admission: Arc::clone(&api.admission),
+        live: Arc::clone(&api.live),
+        inputs: launcher,
+        clock: Arc::clone(&api.clock),
+        options: mcp::Options::from(config),
+        secret: operator_token.into_bytes(),
+        shutdown: api.shutdown.clone(),
+    })
 }
 
 fn loop_options(

@@ -20,6 +20,8 @@ const WALLS: &[(&str, &[&str])] = &[
     ("admission", &["api", "plan::capacity", "ports", "slots", "store", "clock"]),
     ("guard", &["api", "admission", "clock"]),
     ("rest", &["api", "store", "admission", "guard", "ports", "clock"]),
+    ("boundary", &["api"]),
+    ("mcp", &["api", "store", "admission", "guard", "ports", "boundary", "clock"]),
     ("manifests", &["api", "store", "admission", "ports", "clock"]),
     (
         "cli",

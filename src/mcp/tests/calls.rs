@@ -88,7 +88,6 @@ async fn a_call_waits_as_long_as_it_may_and_tells_of_progress() {
     let bench = Bench::with(Options {
         max_wait: Duration::from_secs(1),
         progress_every: Duration::from_millis(20),
-        request_bytes: 2 * 1024 * 1024,
     })
     .await;
     let me = bench.holder("me").await;
@@ -120,11 +119,7 @@ async fn a_call_waits_as_long_as_it_may_and_tells_of_progress() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_limit_a_call_waits_for_the_end() {
-    let options = Options {
-        max_wait: Duration::ZERO,
-        progress_every: Duration::from_secs(10),
-        request_bytes: 2 * 1024 * 1024,
-    };
+    let options = Options { max_wait: Duration::ZERO, progress_every: Duration::from_secs(10) };
     let bench = Bench::with(options).await;
     let me = bench.holder("me").await;
     let arguments = json!({"agentId": "stub", "prompt": "p", "background": false});

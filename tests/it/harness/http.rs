@@ -51,7 +51,7 @@ impl Request {
         self.header("content-type", "application/json").body(body.to_string().as_bytes())
     }
 
-    fn open(&self) -> (u16, String, BufReader<TcpStream>) {
+    fn connect(&self) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         let mut head = format!("{} {} HTTP/1.0\r\nhost: {}\r\n", self.method, self.path, self.host);
@@ -62,6 +62,11 @@ impl Request {
         stream.write_all(head.as_bytes()).unwrap();
         // A body that is too large is answered before all of it is read.
         let _ = stream.write_all(&self.body);
+        stream
+    }
+
+    fn open(&self) -> (u16, String, BufReader<TcpStream>) {
+        let stream = self.connect();
         let mut reader = BufReader::new(stream);
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -78,6 +83,11 @@ impl Request {
         let read = reader.read_to_end(&mut body);
         assert!(read.is_ok() || status == 413, "{}: {read:?}", self.path);
         Answer { status, head, body }
+    }
+
+    /// Sends it and reads nothing; the connection ends with what this gives.
+    pub(crate) fn begin(&self) -> TcpStream {
+        self.connect()
     }
 
     /// Sends it and reads the answer line by line.
