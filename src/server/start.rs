@@ -212,7 +212,6 @@ impl Daemon {
         ));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
         let launcher = Arc::new(launcher::RuntimeLauncher::new(&store_id)?);
-        let controller_options = loop_options(&config, store_id, opened)?;
         let parts = controller::Parts {
             records,
             blobs: Arc::clone(&blobs),
@@ -221,7 +220,8 @@ impl Daemon {
             clock: Arc::clone(&clock),
             slots,
         };
-        let (controller, live) = Controller::build(controller_options, parts).await?;
+        let (controller, live) =
+            Controller::build(loop_options(&config, store_id, opened)?, parts).await?;
         let (manifests, manifests_handle) = manifests::Service::new(
             watched(options, &config),
             Arc::clone(&admission),

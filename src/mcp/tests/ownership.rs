@@ -129,7 +129,6 @@ async fn what_is_wrong_with_an_input_is_said_by_its_field() {
     for (tool, arguments, field) in [
         ("prompt_to_agent", json!({"prompt": "p"}), "agentId"),
         ("prompt_to_agent", json!({"agentId": "", "prompt": "p"}), "agentId"),
-        ("prompt_to_agent", json!({"agentId": "stub"}), "prompt"),
         ("prompt_to_agent", json!({"agentId": "stub", "prompt": ""}), "prompt"),
         ("prompt_to_agent", json!({"agentId": "stub", "prompt": 5}), "prompt"),
         ("prompt_to_agent", json!({"agentId": "stub", "prompt": "p", "model": ""}), "model"),
