@@ -116,7 +116,7 @@ enum Verb {
     Logs(logs::Logs),
     /// Write a turn's response to standard output, byte for byte.
     Response(response::Response),
-    /// Make, list and revoke tokens of callers.
+    /// Make, list, replace and revoke tokens of callers.
     Token(token::Token),
     /// Print the MCP configuration of a client, with a new token in it.
     McpConfig(mcp_config::McpConfig),

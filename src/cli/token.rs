@@ -19,7 +19,7 @@ use crate::rest::resource::Resource;
 
 const SESSION: Resource = Resource::Records(Kind::Session);
 
-/// Make, list and revoke tokens of callers.
+/// Make, list, replace and revoke tokens of callers.
 #[derive(Debug, Args)]
 pub(super) struct Token {
     #[command(subcommand)]
@@ -32,6 +32,8 @@ enum Verb {
     Create(Create),
     /// Show the tokens that sessions have.
     List(List),
+    /// Replace a token by a new one that opens the same.
+    Rotate(Rotate),
     /// End a token at once.
     Revoke(Revoke),
 }
@@ -88,6 +90,18 @@ struct List {
     output: Form,
 }
 
+/// Replace a token.
+#[derive(Debug, Args)]
+struct Rotate {
+    /// The session that it belongs to.
+    session: String,
+    /// The token's id, as `token list` shows it.
+    id: String,
+    /// The form of output.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Form,
+}
+
 /// End a token.
 #[derive(Debug, Args)]
 struct Revoke {
@@ -102,6 +116,7 @@ impl Token {
         match self.verb {
             Verb::Create(verb) => verb.run(context).await,
             Verb::List(verb) => verb.run(context).await,
+            Verb::Rotate(verb) => verb.run(context).await,
             Verb::Revoke(verb) => verb.run(context).await,
         }
     }
@@ -154,31 +169,69 @@ impl Create {
     async fn run(self, context: &mut Context<'_>) -> Result<(), Failure> {
         let client = context.client()?;
         let made = self.terms.make(&client, &context.namespace, &self.session, false).await?;
-        match self.output {
-            Form::Json => {
-                let part = |name: &str| made.get(name).cloned().unwrap_or_default();
-                let shown = json!({
-                    "namespace": part("namespace"), "session": part("session"),
-                    "token": part("token"), "mcpUrl": part("mcpUrl"),
-                });
-                writeln!(context.out, "{shown:#}")?;
-            }
-            Form::Text => {
-                let (session, id) = (text(&made, "/session"), text(&made, "/id"));
-                writeln!(context.out, "session   {session}")?;
-                writeln!(context.out, "id        {id}")?;
-                writeln!(context.out, "token     {}", text(&made, "/token"))?;
-                writeln!(context.out, "MCP       {}", text(&made, "/mcpUrl"))?;
-                eprint_line(&format!(
-                    "The token is shown only now. Give it to one client, as the header\n\
-                     `Authorization: Bearer TOKEN` at the address after MCP; `spawnlet mcp-config`\n\
-                     writes that down in the client's own form. `spawnlet token revoke {session} {id}`\n\
-                     ends it, and so does deleting the session."
-                ));
+        show(&made, self.output, context)
+    }
+}
+
+impl Rotate {
+    /// The new one is there before the old one ends: a failure in between leaves two, not none.
+    async fn run(self, context: &mut Context<'_>) -> Result<(), Failure> {
+        let client = context.client()?;
+        let path = format!("{}/token", item(SESSION, &context.namespace, &self.session));
+        let tokens = client.get(&path).await?;
+        let items = tokens.get("items").and_then(Value::as_array);
+        let old = items.into_iter().flatten().find(|token| text(token, "/id") == self.id);
+        let Some(old) = old else {
+            return Err(Failure::Failed(format!(
+                "session/{} has no token {}; `spawnlet token list` shows what it has",
+                self.session, self.id
+            )));
+        };
+        let mut body = json!({});
+        for field in ["toolsets", "controlMode", "expiresAt"] {
+            if let Some(value) = old.get(field) {
+                body[field] = value.clone();
             }
         }
-        Ok(())
+        let made = client.post(&path, &body).await?;
+        show(&made, self.output, context)?;
+        end(&client, &path, &self.id).await
     }
+}
+
+/// Shows a new token.
+fn show(made: &Value, output: Form, context: &mut Context<'_>) -> Result<(), Failure> {
+    match output {
+        Form::Json => {
+            let part = |name: &str| made.get(name).cloned().unwrap_or_default();
+            let shown = json!({
+                "namespace": part("namespace"), "session": part("session"),
+                "token": part("token"), "mcpUrl": part("mcpUrl"),
+            });
+            writeln!(context.out, "{shown:#}")?;
+        }
+        Form::Text => {
+            let (session, id) = (text(made, "/session"), text(made, "/id"));
+            writeln!(context.out, "session   {session}")?;
+            writeln!(context.out, "id        {id}")?;
+            writeln!(context.out, "token     {}", text(made, "/token"))?;
+            writeln!(context.out, "MCP       {}", text(made, "/mcpUrl"))?;
+            eprint_line(&format!(
+                "The token is shown only now. Give it to one client, as the header\n\
+                 `Authorization: Bearer TOKEN` at the address after MCP; `spawnlet mcp-config`\n\
+                 writes that down in the client's own form. `spawnlet token revoke {session} {id}`\n\
+                 ends it, and so does deleting the session."
+            ));
+        }
+    }
+    context.out.flush()?;
+    Ok(())
+}
+
+async fn end(client: &Client, path: &str, id: &str) -> Result<(), Failure> {
+    let path = format!("{path}/{}", encode(id));
+    client.send(Method::DELETE, &path, "application/json", &json!({})).await?;
+    Ok(())
 }
 
 impl List {
@@ -236,9 +289,8 @@ fn with_tokens(list: &Value) -> Vec<String> {
 impl Revoke {
     async fn run(self, context: &mut Context<'_>) -> Result<(), Failure> {
         let client = context.client()?;
-        let session = item(SESSION, &context.namespace, &self.session);
-        let path = format!("{session}/token/{}", encode(&self.id));
-        client.send(Method::DELETE, &path, "application/json", &json!({})).await?;
+        let path = format!("{}/token", item(SESSION, &context.namespace, &self.session));
+        end(&client, &path, &self.id).await?;
         writeln!(context.out, "token {} of session/{} is revoked", self.id, self.session)?;
         Ok(())
     }

@@ -7,10 +7,10 @@ use crate::api::session::{DesiredState, Provider, Scope};
 use crate::api::turn::{Admission, Delivery, TurnPhase};
 use crate::api::workspace::WorkspaceSpec;
 use crate::api::{Agent, DELETION_PROPAGATION, Name, Namespace, Session, SessionSpec, Turn, Uid};
-use crate::plan::World;
 use crate::plan::world::{
     Call, Children, Daemon, Finding, Live, Missing, OpenTurn, Owner, Process, Stage,
 };
+use crate::plan::{World, next_turn};
 use crate::store::records;
 use crate::store::{BlobId, Stream};
 
@@ -37,10 +37,12 @@ impl Controller {
         }
         let records = self.records.open_turns(&uid).await?;
         let mut turns = Vec::with_capacity(records.len());
-        // The turn that has the session, or that is taken next.
+        // The turn that is given to the agent next: the one that starts, or else is taken.
         let next = records
             .iter()
-            .position(|turn| matches!(turn.status.phase, TurnPhase::Starting | TurnPhase::Pending));
+            .position(|turn| turn.status.phase == TurnPhase::Starting)
+            .or_else(|| next_turn(&records));
+        let next_uid = next.map(|index| records[index].metadata.uid.clone());
         for (index, record) in records.into_iter().enumerate() {
             turns.push(self.open_turn(record, next == Some(index)).await?);
         }
@@ -63,8 +65,7 @@ impl Controller {
         let has_free_slot = {
             let mut slots = self.slots.lock().await;
             slots.refresh(self.records.store()).await?;
-            let next = turns.iter().find(|turn| turn.record.status.phase == TurnPhase::Pending);
-            let holds_one = next.is_some_and(|next| slots.holds(&next.record.metadata.uid));
+            let holds_one = next_uid.is_some_and(|next| slots.holds(&next));
             holds_one
                 || lock(&self.line).may_take(key, parent, slots.holders(), self.options.limits)
         };

@@ -3,6 +3,8 @@
 //! It is the protocol library's client as any program would use it, in revision 2026-07-28. That a
 //! resource has changed is a hint: whoever waited for it asks afterwards how things are.
 
+use std::time::Duration;
+
 use rmcp::model::{
     CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation,
     ProtocolVersion, SubscriptionFilter,
@@ -16,6 +18,9 @@ use serde_json::Value;
 
 use super::failure::Failure;
 use super::process::STEP_MAX;
+
+/// How long an update is waited for before the question is asked all the same.
+const HINT_MAX: Duration = Duration::from_secs(10);
 
 /// A connected client.
 pub(super) struct Client {
@@ -39,7 +44,9 @@ impl Client {
         let client = ClientConfig::new(ClientCapabilities::default(), own);
         let versions = vec![ProtocolVersion::V_2026_07_28];
         let lifecycle = ClientLifecycleMode::Discover { preferred_versions: versions };
-        let service = bounded(&step(), client.serve_with_lifecycle(transport, lifecycle)).await?;
+        // Boxed, because it is large.
+        let serving = Box::pin(client.serve_with_lifecycle(transport, lifecycle));
+        let service = bounded(&step(), serving).await?;
         Ok(Self { service })
     }
 
@@ -88,11 +95,16 @@ pub(super) struct Updates {
 }
 
 impl Updates {
-    /// Waits for the next one.
-    pub(super) async fn next(&mut self) -> Result<(), Failure> {
-        match bounded(&self.step, self.subscription.next()).await? {
-            Some(_) => Ok(()),
-            None => Err(Failure::unexpected(&self.step, "an update", "the end of the stream")),
+    /// Waits for the next one. Whether there was one: it is a hint, and one may have gone by before
+    /// the daemon listened for it, so nobody waits for it alone.
+    pub(super) async fn next(&mut self) -> Result<bool, Failure> {
+        match tokio::time::timeout(HINT_MAX, self.subscription.next()).await {
+            Ok(Ok(Some(_))) => Ok(true),
+            Ok(Ok(None)) => {
+                Err(Failure::unexpected(&self.step, "an update", "the end of the stream"))
+            }
+            Ok(Err(error)) => Err(Failure::unexpected(&self.step, "an update", error.to_string())),
+            Err(_) => Ok(false),
         }
     }
 }
@@ -130,5 +142,43 @@ async fn bounded<T, E: std::fmt::Display>(
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error)) => Err(Failure::unexpected(step, "an answer", error.to_string())),
         Err(_) => Err(Failure::unexpected(step, "an answer", format!("none within {STEP_MAX:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rmcp::model::ContentBlock;
+    use serde_json::json;
+
+    use super::*;
+
+    fn result(text: &str, structured: Option<Value>) -> CallToolResult {
+        let mut result = CallToolResult::success(vec![ContentBlock::text(text.to_owned())]);
+        result.structured_content = structured;
+        result
+    }
+
+    #[test]
+    fn a_result_says_the_same_twice_or_is_none() {
+        let answer = json!({"cancelled": true});
+        let told = content("t", result(r#"{"cancelled": true}"#, Some(answer.clone())));
+        assert_eq!(told.unwrap(), answer);
+        for (text, structured) in [
+            (r#"{"cancelled": false}"#, Some(answer.clone())),
+            ("cancelled", Some(answer.clone())),
+            (r#"{"cancelled": true}"#, None),
+        ] {
+            let failure = content("t", result(text, structured)).unwrap_err().to_string();
+            assert!(failure.contains("structured content") && failure.contains(text), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_failure_of_a_tool_is_told_in_its_own_words() {
+        let mut failed = result(r#"{"error":{"code":"SPAWN_NOT_FOUND"}}"#, None);
+        failed.is_error = Some(true);
+        let failure = content("read_response", failed).unwrap_err().to_string();
+        assert!(failure.starts_with("read_response\n  expected: a result"), "{failure}");
+        assert!(failure.contains("SPAWN_NOT_FOUND"), "{failure}");
     }
 }

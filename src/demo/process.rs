@@ -7,8 +7,7 @@
 //! then every agent's tree ends with the shim's lifeline. None of the user's own `SPAWNLET_`
 //! variables reaches a program, so no daemon of the user's is asked.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -30,14 +29,13 @@ pub(super) const STEP_MAX: Duration = Duration::from_secs(60);
 const STOP_MAX: Duration = Duration::from_secs(30);
 /// How long a process whose daemon was killed may still be there: its shim needs 40 ms.
 const LEFT_SECONDS_MAX: i64 = 5;
-/// The longest line that the daemon says on standard output; it has one, of 40 characters.
+/// The longest line that is read of a program while it runs.
 const LINE_MAX: usize = 4096;
 
-/// The program and what it is run with.
+/// The program.
 #[derive(Debug)]
 pub(super) struct Programs {
     spawnlet: PathBuf,
-    path: OsString,
 }
 
 /// What a verb did.
@@ -62,17 +60,7 @@ impl Programs {
                 shim.display()
             )));
         }
-        let directory = own.parent().unwrap_or(Path::new("/")).to_owned();
-        // First, so that the manifest's `spawnlet demo-agent` is this program and no other version.
-        let others = std::env::var_os("PATH").unwrap_or_default();
-        let path =
-            std::env::join_paths(std::iter::once(directory).chain(std::env::split_paths(&others)))
-                .map_err(|error| {
-                    Failure::Missing(format!(
-                        "this program's directory cannot stand in a PATH: {error}"
-                    ))
-                })?;
-        Ok(Self { spawnlet: own, path })
+        Ok(Self { spawnlet: own })
     }
 
     #[expect(
@@ -88,7 +76,6 @@ impl Programs {
             }
         }
         command
-            .env("PATH", &self.path)
             .env("XDG_STATE_HOME", scratch.state())
             .env("XDG_CONFIG_HOME", scratch.config())
             .stdin(Stdio::null())
@@ -115,6 +102,42 @@ impl Programs {
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
             err: String::from_utf8_lossy(&output.stderr).into_owned(),
         })
+    }
+
+    /// Runs a verb that goes on until it has said a line with all these parts.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, it kills the program.
+    pub(super) async fn run_until(
+        &self,
+        scratch: &Scratch,
+        arguments: &[&str],
+        parts: &[&str],
+    ) -> Result<(), Failure> {
+        let line = || format!("spawnlet {}", arguments.join(" "));
+        let mut command = self.command(scratch, arguments);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(Failure::system(line()))?;
+        let Some(pipe) = child.stdout.take() else { return Ok(()) };
+        let mut lines = FramedRead::new(pipe, LinesCodec::new_with_max_length(LINE_MAX));
+        let seen = async {
+            while let Some(Ok(line)) = lines.next().await {
+                if parts.iter().all(|part| line.contains(part)) {
+                    return true;
+                }
+            }
+            false
+        };
+        let is_seen = tokio::time::timeout(STEP_MAX, seen).await.unwrap_or(false);
+        child.kill().await.map_err(Failure::system(line()))?;
+        if is_seen {
+            return Ok(());
+        }
+        Err(Failure::unexpected(line(), format!("a line with {}", parts.join(", ")), "none"))
     }
 
     /// Starts the daemon and waits until it is ready.

@@ -5,8 +5,12 @@ use std::io::{self, IsTerminal as _, Write};
 
 use serde_json::Value;
 
-/// The columns that a line may have; longer ones are cut, and say so by their last character.
+/// The columns that a line may have; longer ones go on below.
 const COLUMNS: usize = 120;
+/// Between the columns of a table.
+const GAP: &str = "   ";
+/// Before what goes on below.
+const INDENT: &str = "      ";
 /// Before the answer of a tool.
 const ANSWER: &str = "<- ";
 /// Before a call of a tool.
@@ -50,8 +54,8 @@ impl Screen {
 
     /// What a program wrote.
     pub(super) fn output(&mut self, text: &str) -> io::Result<()> {
-        for line in text.trim_matches('\n').lines() {
-            writeln!(self.out, "{}", cut(line))?;
+        for line in text.trim_matches('\n').lines().flat_map(wrapped) {
+            writeln!(self.out, "{line}")?;
         }
         self.out.flush()
     }
@@ -74,6 +78,11 @@ impl Screen {
         self.out.flush()
     }
 
+    /// What comes by itself.
+    pub(super) fn notification(&mut self, method: &str, params: &Value) -> io::Result<()> {
+        self.say(&format!("{ANSWER}{method} {params}"))
+    }
+
     fn styled(&mut self, style: &str, line: &str) -> io::Result<()> {
         if self.is_coloured {
             writeln!(self.out, "{style}{line}{PLAIN}")?;
@@ -84,14 +93,22 @@ impl Screen {
     }
 }
 
-/// A line that fits.
-fn cut(line: &str) -> String {
-    if line.chars().count() <= COLUMNS {
-        return line.to_owned();
+/// A line as lines that fit: broken between two columns of a table, else between two words.
+fn wrapped(line: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut rest = line.to_owned();
+    while let Some((end, _)) = rest.char_indices().nth(COLUMNS) {
+        let head = &rest[..end];
+        // What stands before it is the indent, which is no place to break at.
+        let first = head.len() - head.trim_start().len();
+        let at = [GAP, " "].iter().find_map(|gap| head.rfind(gap).filter(|at| *at > first));
+        let at = at.unwrap_or(end);
+        let below = format!("{INDENT}{}", rest[at..].trim_start());
+        lines.push(head[..at.min(head.len())].trim_end().to_owned());
+        rest = below;
     }
-    let mut shorter: String = line.chars().take(COLUMNS - 1).collect();
-    shorter.push('…');
-    shorter
+    lines.push(rest);
+    lines
 }
 
 /// JSON on as few lines as fit, broken behind commas that stand between values.
@@ -166,12 +183,16 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_of_programs_are_cut_and_say_so() {
-        let text = shown(false, |screen| screen.output(&format!("\n{}\nshort\n", "é".repeat(200))));
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 2);
-        assert_eq!(lines[0].chars().count(), COLUMNS);
-        assert!(lines[0].ends_with('…') && lines[1] == "short", "{text}");
+    fn long_lines_go_on_below_and_lose_nothing() {
+        let (left, right) = ("é".repeat(100), "a few words at the right ".repeat(2));
+        let row = format!("{left}   {right}");
+        assert_eq!(wrapped(&row), [left.clone(), format!("{INDENT}{right}")]);
+        let words = format!("{left} {right}");
+        assert_eq!(wrapped(&words)[1], format!("{INDENT}{}", &right[20 - 1..].trim_start()));
+        let long = wrapped(&"x".repeat(300));
+        assert!(long.iter().all(|line| line.chars().count() <= COLUMNS), "{long:?}");
+        assert_eq!(long.concat().matches('x').count(), 300);
+        assert_eq!(shown(false, |screen| screen.output("\nshort\n\n")), "short\n");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::Stage;
-use super::client::Client;
+use super::client::{Client, Updates};
 use super::failure::Failure;
 use super::process::Ran;
 use super::scratch::MANIFEST_NAME;
@@ -15,8 +15,14 @@ const FIRST_ANSWER: &str = "You said: Hello from a YAML file.";
 const TASK: &str = "[[slow:1]] Count the files";
 /// A task that does not end by itself.
 const HANGING_TASK: &str = "[[hang]] Wait for a mail";
+/// How often an update is waited for: a minute in all.
+const HINTS_MAX: usize = 6;
+/// The header and the three newest reports: of the turn's cancel, its end, the process's end.
+const REPORT_LINES: usize = 4;
+/// The three newest reports of the parent: its end, the wait for its children, its removal.
+const DELETION_LINES: usize = 3;
 /// The characters of a token that are shown.
-const TOKEN_SHOWN: usize = 8;
+const TOKEN_SHOWN: usize = 12;
 
 /// Plays it from the daemon's start to its end.
 pub(super) async fn play(stage: &mut Stage) -> Result<(), Failure> {
@@ -32,22 +38,22 @@ pub(super) async fn play(stage: &mut Stage) -> Result<(), Failure> {
     let cancelled = cancel(stage, &client).await?;
     client.close().await?;
     look(stage, &done, &cancelled).await?;
-    delete(stage, &cancelled).await?;
+    delete(stage, &done).await?;
     stop(stage).await
 }
 
 /// The last lines, when everything is taken away.
 pub(super) fn close(stage: &mut Stage, is_kept: bool) -> std::io::Result<()> {
-    let files = if is_kept {
+    stage.screen.say("no shim, no agent, nothing that one started is left")?;
+    stage.screen.say(&if is_kept {
         format!("its files are in {}", stage.scratch.path().display())
     } else {
-        "its directory is removed".to_owned()
-    };
-    stage.screen.say(&format!(
-        "no shim, no agent, nothing that one started is left; {files}\n\n\
-         Seen: records become processes, an agent delegates and cancels over MCP, a deletion takes the\n\
-         whole family, and the reports say why. Next: \"A short tour\" in README.md, with agents of yours."
-    ))
+        "the scratch directory is removed".to_owned()
+    })?;
+    stage.screen.say(
+        "\nSeen: records become processes, an agent delegates and cancels over MCP, a deletion takes the\n\
+         whole family, and the reports say why. Next: \"A short tour\" in README.md, with agents of yours.",
+    )
 }
 
 async fn start(stage: &mut Stage) -> Result<(), Failure> {
@@ -58,7 +64,7 @@ async fn start(stage: &mut Stage) -> Result<(), Failure> {
     stage.screen.output(&format!("listening on {}", daemon.address()))?;
     stage.daemon = Some(daemon);
     let applied = shown(stage, &["apply", "-f", MANIFEST_NAME]).await?;
-    for object in ["workspace/demo created", "agent/demo created", "session/demo created"] {
+    for object in ["workspace/demo created", "agent/demo created", "session/hello created"] {
         expect("spawnlet apply", &applied, object)?;
     }
     Ok(())
@@ -66,16 +72,14 @@ async fn start(stage: &mut Stage) -> Result<(), Failure> {
 
 async fn first_turn(stage: &mut Stage) -> Result<(), Failure> {
     stage.screen.heading("The session's first turn")?;
-    shown(stage, &["wait", "turn/demo-1", "--for", "phase=Completed", "--timeout", "60s"]).await?;
-    let turns = shown(stage, &["get", "turns"]).await?;
-    expect("spawnlet get turns", &turns, "end_turn")?;
-    let logs = shown(stage, &["logs", "demo"]).await?;
-    expect("spawnlet logs demo", &logs, FIRST_ANSWER)
+    shown(stage, &["wait", "turn/hello-1", "--for", "phase=Completed", "--timeout", "60s"]).await?;
+    let logs = shown(stage, &["logs", "hello"]).await?;
+    expect("spawnlet logs hello", &logs, FIRST_ANSWER)
 }
 
-/// A token for the session, and an MCP client with it.
+/// A session for a caller that the daemon does not run, its token, and an MCP client with it.
 async fn connect(stage: &mut Stage) -> Result<Client, Failure> {
-    stage.screen.heading("An MCP client with that session's token")?;
+    stage.screen.heading("An MCP client, with a session and a token of its own")?;
     let arguments = ["token", "create", "--session", "demo", "--workspace", "demo", "-o", "json"];
     stage.screen.command(&line(&arguments))?;
     let made = ran(stage, &arguments).await?;
@@ -89,7 +93,7 @@ async fn connect(stage: &mut Stage) -> Result<Client, Failure> {
     stage.screen.output(&visible.to_string())?;
     let client = Client::connect(&text(&step, &made, "mcpUrl")?, &token).await?;
     let tools = client.tools().await?.join(", ");
-    stage.screen.say(&format!("connected to {}; its tools: {tools}", client.server()))?;
+    stage.screen.output(&format!("connected to {}; its tools: {tools}", client.server()))?;
     for tool in ["available_agents", "prompt_to_agent", "check_session_status"] {
         expect("tools/list", &tools, tool)?;
     }
@@ -104,15 +108,10 @@ async fn delegate(stage: &mut Stage, client: &Client) -> Result<String, Failure>
         .screen
         .heading("It delegates a task and goes on; told of the end, it reads the answer")?;
     let session = accepted(stage, client, TASK).await?;
-    let mut updates = client.subscribe(&uri(&session)).await?;
-    let of_session = json!({"sessionId": session});
+    let mut updates = subscribed(stage, client, &session).await?;
     // On a busy machine it may have ended already; then no update comes any more.
-    let mut standing = called(stage, client, "check_session_status", of_session.clone()).await?;
-    if standing["status"] == "running" {
-        updates.next().await?;
-        stage.screen.say(&format!("   update of {}", uri(&session)))?;
-        standing = called(stage, client, "check_session_status", of_session).await?;
-    }
+    let standing = standing(stage, client, &session).await?;
+    let standing = ended(stage, client, &session, standing, &mut updates).await?;
     equal("check_session_status", &standing["status"], "idle")?;
     let response = &standing["latestResponseId"];
     let arguments = json!({"sessionId": session, "responseId": response});
@@ -126,15 +125,12 @@ async fn delegate(stage: &mut Stage, client: &Client) -> Result<String, Failure>
 async fn cancel(stage: &mut Stage, client: &Client) -> Result<String, Failure> {
     stage.screen.heading("Another task hangs, so it cancels it")?;
     let session = accepted(stage, client, HANGING_TASK).await?;
-    let mut updates = client.subscribe(&uri(&session)).await?;
-    let of_session = json!({"sessionId": session});
-    let standing = called(stage, client, "check_session_status", of_session.clone()).await?;
-    equal("check_session_status", &standing["status"], "running")?;
-    let asked = called(stage, client, "cancel_session", of_session.clone()).await?;
+    let mut updates = subscribed(stage, client, &session).await?;
+    let running = standing(stage, client, &session).await?;
+    equal("check_session_status", &running["status"], "running")?;
+    let asked = called(stage, client, "cancel_session", json!({"sessionId": session})).await?;
     equal("cancel_session", &asked["cancelled"], true)?;
-    updates.next().await?;
-    stage.screen.say(&format!("   update of {}", uri(&session)))?;
-    let standing = called(stage, client, "check_session_status", of_session).await?;
+    let standing = ended(stage, client, &session, running, &mut updates).await?;
     equal("check_session_status", &standing["status"], "error")?;
     equal("check_session_status", &standing["code"], "TURN_CANCELLED_BY_PARENT")?;
     Ok(session)
@@ -155,27 +151,41 @@ async fn look(stage: &mut Stage, done: &str, cancelled: &str) -> Result<(), Fail
     let logs = shown(stage, &["logs", &name(stage, done).await?]).await?;
     expect("spawnlet logs", &logs, "Count the files")?;
     let subject = format!("session/{}", name(stage, cancelled).await?);
-    let report = shown(stage, &["report", &subject]).await?;
-    expect("spawnlet report", &report, "Cancelled")
+    // Reports and events are written together, a moment after what they tell of; events can be
+    // waited for.
+    let turn = format!("turn/{}-1", name(stage, cancelled).await?);
+    stage.programs.run_until(&stage.scratch, &["events", "-w"], &["TurnCancelled", &turn]).await?;
+    let arguments = ["report", &subject];
+    stage.screen.command(&format!("{} | head -n {REPORT_LINES}", line(&arguments)))?;
+    let report = ran(stage, &arguments).await?.out;
+    let newest: Vec<&str> = report.lines().take(REPORT_LINES).collect();
+    stage.screen.output(&newest.join("\n"))?;
+    expect(&line(&arguments), &report, "Stop(Cancel)")
 }
 
 async fn delete(stage: &mut Stage, child: &str) -> Result<(), Failure> {
+    /// The parent and not its children, whose names begin with the parent's.
+    const PARENT: &str = "session/demo ";
     stage.screen.heading("The parent is deleted, and its children go with it")?;
     let child = format!("session/{}", name(stage, child).await?);
     let deleted = shown(stage, &["delete", "session", "demo", "--wait"]).await?;
     expect("spawnlet delete", &deleted, "session/demo deleted")?;
     shown(stage, &["get", "sessions"]).await?;
-    for kind in ["sessions", "turns"] {
+    for (kind, expected) in [("sessions", "session/hello"), ("turns", "turn/hello-1")] {
         let arguments = ["get", kind, "-o", "name"];
         let left = ran(stage, &arguments).await?.out;
-        if !left.trim().is_empty() {
-            return Err(Failure::unexpected(line(&arguments), "none left", left.trim()));
-        }
+        equal(&line(&arguments), &json!(left.trim()), expected)?;
     }
-    let report = shown(stage, &["report", "session/demo"]).await?;
-    expect("spawnlet report", &report, "deletion")?;
-    let report = ran(stage, &["report", &child]).await?.out;
-    expect(&line(&["report", &child]), &report, "removeSession")
+    let events = ["events", "-w"];
+    stage.programs.run_until(&stage.scratch, &events, &["ParentDeleted", &child]).await?;
+    stage
+        .screen
+        .command(&format!("spawnlet report | grep '{PARENT}' | head -n {DELETION_LINES}"))?;
+    let report = ran(stage, &["report"]).await?.out;
+    let of_parent = report.lines().filter(|line| line.contains(PARENT));
+    let of_parent: Vec<&str> = of_parent.take(DELETION_LINES).collect();
+    stage.screen.output(&of_parent.join("\n"))?;
+    expect("spawnlet report", &of_parent.join("\n"), "its deletion was asked for")
 }
 
 async fn stop(stage: &mut Stage) -> Result<(), Failure> {
@@ -203,6 +213,37 @@ async fn accepted(stage: &mut Stage, client: &Client, prompt: &str) -> Result<St
     let answer = called(stage, client, step, arguments).await?;
     equal(step, &answer["status"], "accepted")?;
     text(step, &answer, "sessionId")
+}
+
+async fn subscribed(stage: &mut Stage, client: &Client, session: &str) -> Result<Updates, Failure> {
+    let filter = json!({"resourceSubscriptions": [uri(session)]});
+    stage.screen.call("subscriptions/listen", &filter)?;
+    client.subscribe(&uri(session)).await
+}
+
+async fn standing(stage: &mut Stage, client: &Client, session: &str) -> Result<Value, Failure> {
+    called(stage, client, "check_session_status", json!({"sessionId": session})).await
+}
+
+/// How a session stands once its turn has ended. `last` is how it stood when it was asked last.
+async fn ended(
+    stage: &mut Stage,
+    client: &Client,
+    session: &str,
+    mut last: Value,
+    updates: &mut Updates,
+) -> Result<Value, Failure> {
+    for _ in 0..HINTS_MAX {
+        if last["status"] != "running" {
+            return Ok(last);
+        }
+        if updates.next().await? {
+            let update = json!({"uri": uri(session)});
+            stage.screen.notification("notifications/resources/updated", &update)?;
+        }
+        last = standing(stage, client, session).await?;
+    }
+    Ok(last)
 }
 
 fn uri(session: &str) -> String {

@@ -120,9 +120,11 @@ impl Guard {
         }
     }
 
-    /// Takes other rules, from the next request on.
+    /// Takes other rules, from the next request on. The bound of bodies stays as it was at the
+    /// start: those behind the guard may have a buffer for it.
     pub fn reload(&self, rules: Rules) {
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        let mut held = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        *held = Arc::new(Rules { body_bytes: held.body_bytes, ..rules });
     }
 
     fn rules(&self) -> Arc<Rules> {
@@ -316,7 +318,8 @@ fn check_encoding(headers: &HeaderMap) -> Result<(), Refused> {
 /// A path that names one toolset needs a token with it. An unknown name is the router's 404, and
 /// one in disguise (percent-encoded, which the router would take apart) is one here.
 fn check_toolset(principal: &Principal, path: &str) -> Result<(), Refused> {
-    let Some(name) = path.strip_prefix("/mcp/") else { return Ok(()) };
+    let Some(rest) = path.strip_prefix("/mcp/") else { return Ok(()) };
+    let name = rest.split('/').next().unwrap_or_default();
     if name.contains('%') {
         return Err(Refused::not_found("there is no such toolset"));
     }

@@ -146,8 +146,10 @@ fn refused(failure: &Failure) -> ErrorData {
     ErrorData::invalid_params(format!("{}: {}", failure.code, failure.message), None)
 }
 
-fn no_resource() -> ErrorData {
-    ErrorData::resource_not_found("you have no such resource", None)
+/// The same for what is not there and for what is not the caller's.
+fn no_resource(uri: &str) -> ErrorData {
+    let data = serde_json::json!({ "uri": uri });
+    ErrorData::resource_not_found("you have no such resource", Some(data))
 }
 
 impl ServerHandler for Facade {
@@ -222,12 +224,12 @@ impl ServerHandler for Facade {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let access = access_of(&context.extensions)?;
         if !access.opens(Toolset::Spawn) {
-            return Err(no_resource());
+            return Err(no_resource(&request.uri));
         }
         let caller = caller_of(access).map_err(|failure| refused(&failure))?;
         let read = resources::read(&self.shared, &caller.caller, &request.uri).await;
         let read = read.map_err(|failure| refused(&failure))?;
-        read.map(ReadResourceResponse::Complete).ok_or_else(no_resource)
+        read.map(ReadResourceResponse::Complete).ok_or_else(|| no_resource(&request.uri))
     }
 
     async fn subscribe(
@@ -238,11 +240,12 @@ impl ServerHandler for Facade {
         let access = access_of(&context.extensions)?;
         let closed = access.session.as_deref().and_then(|id| self.shared.sessions.closed(id));
         let (true, Some(closed)) = (access.opens(Toolset::Spawn), closed) else {
-            return Err(no_resource());
+            return Err(no_resource(&request.uri));
         };
         let caller = caller_of(access).map_err(|failure| refused(&failure))?;
         let found = resources::own(&self.shared, &caller.caller, &request.uri).await;
-        let session = found.map_err(|failure| refused(&failure))?.ok_or_else(no_resource)?;
+        let session =
+            found.map_err(|failure| refused(&failure))?.ok_or_else(|| no_resource(&request.uri))?;
         match self.subscribed.add(session.metadata.uid) {
             Added::More => {}
             Added::First => {

@@ -35,6 +35,11 @@ pub fn has_free_slot(holders: &[Holder], parent: Option<&Uid>, limits: Limits) -
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
     use super::*;
 
     fn holder(turn: &str, parent: Option<&str>) -> Holder {
@@ -49,6 +54,36 @@ mod tests {
         assert!(has_free_slot(&holders, None, LIMITS));
         holders.push(holder("c", None));
         assert!(!has_free_slot(&holders, None, LIMITS));
+    }
+
+    /// Test catalogue A5, of slots: 8 in all and 4 a parent, and none is refused below that.
+    #[test]
+    fn random_admissions_fill_every_slot_and_no_more() {
+        let limits = Limits { max_active_turns: 8, max_active_turns_per_parent: 4 };
+        let mut random = StdRng::seed_from_u64(11);
+        let mut holders: Vec<Holder> = Vec::new();
+        let mut running: BTreeMap<Option<u8>, usize> = BTreeMap::new();
+        let mut full = 0;
+        for number in 0..100_000 {
+            let parent = [None, Some(1), Some(2), Some(3)][random.random_range(0..4)];
+            if random.random_range(0..5) < 2 && !holders.is_empty() {
+                let gone = holders.swap_remove(random.random_range(0..holders.len()));
+                let parent = gone.parent.map(|uid| uid.as_str().parse().unwrap());
+                *running.get_mut(&parent).unwrap() -= 1;
+                continue;
+            }
+            let uid = parent.map(|parent: u8| Uid::from(parent.to_string()));
+            let of_parent = running.entry(parent).or_default();
+            let may = holders.len() < 8 && (parent.is_none() || *of_parent < 4);
+            assert_eq!(has_free_slot(&holders, uid.as_ref(), limits), may, "{number}");
+            if may {
+                *of_parent += 1;
+                holders.push(Holder { turn: number.to_string().into(), parent: uid });
+            } else {
+                full += 1;
+            }
+        }
+        assert!(full > 1000, "only {full} met a bound");
     }
 
     #[test]

@@ -170,6 +170,15 @@ pub fn holds_slot(turn: &Turn) -> bool {
     is_taken(turn) || waits_with_slot
 }
 
+/// Which of a session's turns is next: one that has its slot already, so that it never waits behind
+/// one that waits for a slot; else the oldest that waits.
+#[must_use]
+pub fn next_turn(turns: &[Turn]) -> Option<usize> {
+    let is_pending = |turn: &Turn| turn.status.phase == TurnPhase::Pending;
+    let with_slot = turns.iter().position(|turn| is_pending(turn) && holds_slot(turn));
+    with_slot.or_else(|| turns.iter().position(is_pending))
+}
+
 /// Whether a turn was taken and is not final: it has the session, and one of the daemon's slots.
 #[must_use]
 pub const fn is_taken(turn: &Turn) -> bool {

@@ -42,7 +42,7 @@ use crate::api::{Agent, Incarnation, Name, Session, Turn, Uid};
 use crate::clock::Now;
 use crate::options::settings::{Setting, Wanted};
 
-pub use draft::{holds_slot, is_taken};
+pub use draft::{holds_slot, is_taken, next_turn};
 pub use launch::instance;
 pub use world::{OpenAs, Rung, StopCause, World};
 

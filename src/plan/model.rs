@@ -159,8 +159,8 @@ impl Model {
 
     /// Whether the turn that is next has a slot already.
     fn next_holds_slot(&self) -> bool {
-        let next = self.turns.iter().find(|turn| turn.status.phase == TurnPhase::Pending);
-        next.is_some_and(|turn| self.slots.contains(&turn.metadata.uid))
+        let next = super::next_turn(&self.turns);
+        next.is_some_and(|index| self.slots.contains(&self.turns[index].metadata.uid))
     }
 
     /// A turn that was admitted together with its slot, by this daemon.

@@ -6,7 +6,7 @@ use crate::api::turn::{CancelBy, Delivery, TurnDesiredState, TurnPhase};
 use crate::clock::Now;
 
 use super::deadlines::{self, Clock};
-use super::draft::Draft;
+use super::draft::{Draft, next_turn};
 use super::turn::Ending;
 use super::world::{Live, Process, Stage, StopCause, World};
 use super::{Plan, Step, cascade, ending, launch, status, stop};
@@ -181,9 +181,9 @@ fn go_on_stopping(draft: &mut Draft<'_>, live: &Live) {
     }
 }
 
-/// Takes the oldest waiting turn if everything that it needs is there.
+/// Takes the turn that is next if everything that it needs is there.
 fn take_next(draft: &mut Draft<'_>) {
-    let Some(&index) = draft.pending_turns().first() else {
+    let Some(index) = next_turn(&draft.turns) else {
         rest(draft);
         return;
     };

@@ -40,12 +40,15 @@ fn a_token_is_made_used_listed_and_revoked() {
     assert_eq!(url, format!("http://{}/mcp", daemon.address()));
     let token = made["token"].as_str().unwrap();
 
-    let session = daemon.get("sessions/me");
+    let session = daemon.until("sessions/me", |session| session["status"]["phase"] == "Idle");
     assert_eq!(session["spec"]["provider"], "external");
     assert_eq!(session["spec"]["cwd"], work.as_str());
     assert_eq!(code(&daemon, token, &path_of("sessions/me")), 200);
     assert_eq!(code(&daemon, token, &path_of("sessions/you")), 404);
     assert_eq!(code(&daemon, token, &path_of("agents")), 404);
+    // The token opens what it was made for.
+    assert_eq!(code(&daemon, token, "/mcp/fleet"), 403);
+    assert_eq!(code(&daemon, token, "/mcp/nothing"), 404);
 
     // A second one for people; the session is there, so its directory need not be named again.
     let shown = daemon.cli(&["token", "create", "--session", "me", "--expires", "2h"]);
@@ -71,8 +74,23 @@ fn a_token_is_made_used_listed_and_revoked() {
         assert!(!text.contains(&token[9..]) && !text.contains("sha256"), "{text}");
     }
 
-    daemon.ok(&["token", "revoke", "me", &id]);
+    // Replaced: the new one opens the same until the same time.
+    let expires = |items: &Value| -> Vec<Value> {
+        let items = items["items"].as_array().unwrap();
+        items.iter().filter_map(|token| token.get("expiresAt").cloned()).collect()
+    };
+    let rotated = daemon.ok(&["token", "rotate", "me", &id, "-o", "json"]);
+    let third = serde_json::from_str::<Value>(&rotated).unwrap()["token"].clone();
+    let third = third.as_str().unwrap();
     assert_eq!(code(&daemon, &second, &path_of("sessions/me")), 401);
+    assert_eq!(code(&daemon, third, &path_of("sessions/me")), 200);
+    let after: Value = serde_json::from_str(&daemon.ok(&["token", "list", "-o", "json"])).unwrap();
+    assert_eq!(expires(&after), expires(&json));
+    assert_eq!(daemon.cli(&["token", "rotate", "me", &id]).code, Some(1));
+
+    let id = after["items"][1]["id"].as_str().unwrap().to_owned();
+    daemon.ok(&["token", "revoke", "me", &id]);
+    assert_eq!(code(&daemon, third, &path_of("sessions/me")), 401);
     assert_eq!(code(&daemon, token, &path_of("sessions/me")), 200);
     let again = daemon.cli(&["token", "revoke", "me", &id]);
     assert_eq!(again.code, Some(1), "{again:?}");

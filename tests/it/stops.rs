@@ -31,6 +31,23 @@ fn a_stopped_session_keeps_its_record_and_no_process() {
 }
 
 #[test]
+fn an_external_session_is_idle_has_no_process_and_goes_at_once() {
+    let daemon = Daemon::start();
+    let spec = json!({"provider": "external", "cwd": daemon.home().work()});
+    let body = json!({"metadata": {"name": "editor"}, "spec": spec});
+    let answer = daemon.create("sessions", &body);
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    let session = daemon.phase("editor", "Idle");
+    assert_eq!(session["status"]["reason"], "External", "{session:#}");
+    assert!(session["status"]["process"].is_null(), "{session:#}");
+    daemon.ok(&["stop", "editor"]);
+    daemon.phase("editor", "Stopped");
+    daemon.ok(&["delete", "session", "editor", "--wait"]);
+    assert!(!daemon.has("sessions/editor"));
+    assert_eq!(daemon.processes(), Vec::<String>::new());
+}
+
+#[test]
 fn a_deleted_session_goes_only_after_its_whole_process_tree() {
     let daemon = Daemon::start();
     let stop = json!({"stop": {"cancel": "300ms", "close": "100ms", "eof": "100ms",

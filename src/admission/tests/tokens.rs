@@ -57,7 +57,7 @@ async fn a_token_makes_its_session_and_tells_whose_it_is() {
     assert!(session.spec.delegation.enabled);
     assert_eq!(session.spec.cwd.as_deref(), Some("/srv"));
     assert_eq!(session.spec.permissions, Some(Permissions::ApproveReads));
-    assert_eq!(session.status.tokens, [made.stored.clone()]);
+    assert_eq!(session.status.tokens, std::slice::from_ref(&made.stored));
     let stored = serde_json::to_string(&session).unwrap();
     assert!(!stored.contains(&made.token["spawnlet_".len()..]), "the token itself is stored");
 

@@ -63,7 +63,7 @@ pub const KEYS: &[Key] = &[
     restart("subagent.model", Form::Text),
     restart("mcp.maxWait", Form::Text),
     restart("mcp.progressEvery", Form::Text),
-    live("mcp.requestBytes", Form::Text),
+    restart("mcp.requestBytes", Form::Text),
     restart("fleet.defaultTailMessages", Form::Number),
     restart("fleet.maxTailMessages", Form::Number),
     restart("fleet.maxMessageTextChars", Form::Number),

@@ -9,7 +9,8 @@ use crate::api::turn::{Admission, Cancel, CancelBy, SourceKind, TurnDesiredState
 use crate::api::{
     Kind, Name, ObjectMeta, OwnerReference, PROCESS_FINALIZER, Session, Turn, TurnSpec,
 };
-use crate::store::records::Txn;
+use crate::store::Rev;
+use crate::store::records::{self, Txn};
 
 fn owned_by(session: &Session) -> OwnerReference {
     OwnerReference {
@@ -20,6 +21,14 @@ fn owned_by(session: &Session) -> OwnerReference {
         controller: Some(true),
         block_owner_deletion: Some(true),
     }
+}
+
+/// Whether a commit happened; one that did not met a conflict.
+fn is_done(outcome: Result<Rev, records::Error>) -> bool {
+    if let Err(error) = &outcome {
+        assert!(error.is_conflict(), "{error}");
+    }
+    outcome.is_ok()
 }
 
 impl Bench {
@@ -43,7 +52,17 @@ impl Bench {
 
     /// A child, and with `prompt` its first turn, which has its slot: in one commit.
     pub(super) async fn child(&self, name: &str, parent: &str, agent: &str, more: Value) {
-        let above = self.find_session(parent).await.unwrap();
+        assert!(self.try_child(name, parent, agent, more).await, "{parent} has no children");
+    }
+
+    /// The same, unless the parent has ended, is being deleted or gone.
+    pub(super) async fn try_child(
+        &self,
+        name: &str,
+        parent: &str,
+        agent: &str,
+        more: Value,
+    ) -> bool {
         let mut spec = json!({"agent": agent, "cwd": "/w", "parent": parent});
         for (field, value) in more.as_object().unwrap() {
             spec[field] = value.clone();
@@ -51,19 +70,29 @@ impl Bench {
         let prompt = spec.as_object_mut().unwrap().remove("prompt");
         let mut child = Session::new(self.meta(name), serde_json::from_value(spec).unwrap());
         child.metadata.finalizers.push(PROCESS_FINALIZER.to_owned());
-        child.metadata.owner_references.push(owned_by(&above));
-        let lineage = &mut child.status.lineage;
-        lineage.parent = Some(above.metadata.uid.clone());
-        lineage.depth = above.status.lineage.depth + 1;
-        let txn = Txn::new().unchanged(&above);
-        let Some(prompt) = prompt else {
-            txn.create(&child).commit(self.memory.as_ref()).await.unwrap();
-            return;
-        };
-        (child.status.turns_made, child.status.queued_turns) = (1, 1);
-        let txn = txn.create(&child);
-        let turn = self.asked_turn(&format!("{name}-1"), &child, prompt.as_str().unwrap());
-        self.commit_with_slot(txn, &child, turn).await;
+        // Whoever loses against the loop, which writes the parent too, tries again.
+        loop {
+            let Some(above) = self.find_session(parent).await else { return false };
+            let has_ended = above.status.end.is_some() || above.metadata.is_deleting();
+            if has_ended || above.spec.desired_state != DesiredState::Running {
+                return false;
+            }
+            child.metadata.owner_references = vec![owned_by(&above)];
+            let lineage = &mut child.status.lineage;
+            lineage.parent = Some(above.metadata.uid.clone());
+            lineage.depth = above.status.lineage.depth + 1;
+            let txn = Txn::new().unchanged(&above);
+            let is_made = if let Some(prompt) = &prompt {
+                (child.status.turns_made, child.status.queued_turns) = (1, 1);
+                let turn = self.asked_turn(&format!("{name}-1"), &child, prompt.as_str().unwrap());
+                self.try_with_slot(txn.create(&child), &child, turn).await
+            } else {
+                is_done(txn.create(&child).commit(self.memory.as_ref()).await)
+            };
+            if is_made {
+                return true;
+            }
+        }
     }
 
     /// A turn of a child that goes on, with its slot. The caller's wish meets a loop that writes the
@@ -93,10 +122,6 @@ impl Bench {
         turn
     }
 
-    async fn commit_with_slot(&self, txn: Txn, session: &Session, turn: Turn) {
-        assert!(self.try_with_slot(txn, session, turn).await);
-    }
-
     async fn try_with_slot(&self, txn: Txn, session: &Session, turn: Turn) -> bool {
         let parent = session.status.lineage.parent.as_ref();
         let shared = self.shared_slots();
@@ -104,16 +129,11 @@ impl Bench {
         assert!(slots.has_free(parent, self.limits), "nothing is admitted without a slot");
         let holders = slots.after(Some(&turn.metadata.uid), &[], parent).unwrap();
         let txn = slots.write(txn.create(&turn), &holders);
-        match txn.commit(self.memory.as_ref()).await {
-            Ok(rev) => {
-                slots.written(holders, rev);
-                true
-            }
-            Err(error) => {
-                assert!(error.is_conflict(), "{error}");
-                false
-            }
+        let outcome = txn.commit(self.memory.as_ref()).await;
+        if let Ok(rev) = &outcome {
+            slots.written(holders, *rev);
         }
+        is_done(outcome)
     }
 
     /// The parent cancels a child.

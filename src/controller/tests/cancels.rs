@@ -89,7 +89,7 @@ async fn cancel_at(place: &Place, round: usize) {
         bench.cancel_turn("s-1").await;
     }
     polls(round).await;
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         bench.cancel_turn("s-1").await;
     } else {
         bench.cancel_session("s").await;

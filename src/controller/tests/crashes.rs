@@ -106,6 +106,38 @@ async fn an_orderly_stop_interrupts_what_runs_and_keeps_what_waits() {
     bench.check_quiet().await;
 }
 
+/// Test catalogue D11.
+#[tokio::test(start_paused = true)]
+async fn an_orderly_stop_ends_the_turns_in_every_slot_as_shut_down() {
+    let mut bench = Bench::with_slots(8).await;
+    let scripts = ["endless", "stubborn", "stubborn ignores-term", "asks-on-cancel"];
+    bench.external("caller").await;
+    for (number, script) in scripts.iter().cycle().take(8).enumerate() {
+        let (agent, name) = (format!("a{number}"), format!("s{number}"));
+        bench.agent(&agent, script).await;
+        let spec = json!({"prompt": name.clone()});
+        if number < 4 {
+            bench.child(&name, "caller", &agent, spec).await;
+        } else {
+            bench.session(&name, &agent, spec).await;
+        }
+    }
+    for number in 0..8 {
+        bench.until_phase(&format!("s{number}-1"), TurnPhase::Running).await;
+    }
+    let begun = bench.clock.now().time;
+    bench.stop().await;
+    assert!(bench.clock.now().time.since(begun) <= Duration::from_secs(15));
+    bench.pass_time(Duration::from_millis(1)).await;
+    assert_eq!(bench.ground.alive(), 0);
+    for turn in bench.all_turns().await {
+        assert_eq!(turn.status.phase, TurnPhase::Interrupted, "{turn:#?}");
+        assert_eq!(turn.status.code, Some(Code::AppShutdown), "{turn:#?}");
+    }
+    bench.start().await;
+    bench.check_quiet().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_slot_of_a_turn_that_is_gone_is_free_after_the_next_start() {
     use crate::plan::capacity::Holder;

@@ -20,9 +20,10 @@ async fn a_callers_turn_runs_in_the_slot_that_it_was_admitted_with() {
     bench.external("caller").await;
     bench.child("c", "caller", "a", json!({"prompt": "hello"})).await;
     let turn = bench.find_turn("c-1").await.unwrap();
-    assert_eq!(bench.slots().await, [turn.metadata.uid.clone()], "before the loop took it");
+    let holders = vec![turn.metadata.uid];
+    assert_eq!(bench.slots().await, holders, "before the loop took it");
     bench.until_phase("c-1", TurnPhase::Running).await;
-    assert_eq!(bench.slots().await, [turn.metadata.uid]);
+    assert_eq!(bench.slots().await, holders);
     assert_eq!(bench.until_final("c-1").await.status.phase, TurnPhase::Completed);
     assert_eq!(bench.slots().await.len(), 0);
     bench.ask("c-2", "c", "again").await;
@@ -227,4 +228,40 @@ async fn an_agent_that_dies_or_is_silent_at_a_stage_is_never_said_to_have_the_pr
             bench.check_quiet().await;
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_callers_turn_does_not_wait_for_an_agent_that_went() {
+    let bench = Bench::new().await;
+    bench.external("caller").await;
+    bench.child("c", "caller", "nobody", json!({"prompt": "hello"})).await;
+    let turn = bench.until_final("c-1").await;
+    assert_eq!(turn.status.phase, TurnPhase::Failed);
+    assert_eq!(turn.status.code, Some(Code::SpawnAgentStartFailed));
+    assert!(turn.status.message.contains("nobody"), "{}", turn.status.message);
+    bench.agent("nobody", "answer").await;
+    bench.ask("c-2", "c", "again").await;
+    assert_eq!(bench.until_final("c-2").await.status.phase, TurnPhase::Completed);
+    bench.check_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_external_session_is_idle_ends_when_asked_and_goes_after_its_retention() {
+    let bench = Bench::new().await;
+    bench.external("caller").await;
+    let is_idle = |session: Option<&Session>| session.unwrap().status.phase == SessionPhase::Idle;
+    let session = bench.until_session("caller", is_idle).await.unwrap();
+    assert!(session.status.conditions.is_true("SessionReady"));
+    bench.pass_time(Duration::from_secs(48 * 3600)).await;
+    assert!(is_idle(bench.find_session("caller").await.as_ref()), "it has no idle time");
+    bench.cancel_session("caller").await;
+    let session = bench.until_session("caller", is_finished).await.unwrap();
+    assert_eq!(session.status.phase, SessionPhase::Stopped);
+    bench.pass_time(session.spec.ttl_after_finished.get() + Duration::from_secs(2)).await;
+    assert!(bench.find_session("caller").await.is_none());
+    bench.external("other").await;
+    bench.delete(crate::api::Kind::Session, "other").await;
+    bench.until_session("other", |session| session.is_none()).await;
+    assert_eq!(bench.ground.launches(), 0);
+    bench.check_quiet().await;
 }

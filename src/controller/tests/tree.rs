@@ -260,6 +260,20 @@ impl Tree {
         tree
     }
 
+    /// New children meet a deletion: some below what goes, without knowing it yet.
+    async fn race(&mut self, bench: &Bench) {
+        for _ in 0..3 {
+            for _ in 0..self.random.random_range(0..40) {
+                tokio::task::yield_now().await;
+            }
+            let (parent, name) = (self.any(), format!("new-{}", self.parents.len()));
+            let is_deep = self.ancestors(&parent).len() >= 4;
+            if !is_deep && bench.try_child(&name, &parent, "answer", json!({})).await {
+                self.parents.insert(name, parent);
+            }
+        }
+    }
+
     fn any(&mut self) -> String {
         let names: Vec<_> = self.parents.keys().collect();
         if names.is_empty() {
@@ -298,6 +312,7 @@ async fn in_random_trees_nobody_outlives_what_it_was_deleted_with() {
                 bench.delete_session(&name, order).await;
                 deleted.push(name);
             }
+            tree.race(&bench).await;
         }
         for name in &deleted {
             until_gone(&bench, name).await;

@@ -150,6 +150,8 @@ async fn a_path_of_a_toolset_needs_a_token_that_opens_it() {
         ("/mcp", spawn.as_str(), 200),
         ("/mcp/spawn", &spawn, 200),
         ("/mcp/fleet", &spawn, 403),
+        ("/mcp/fleet/", &spawn, 403),
+        ("/mcp/fleet/x", &spawn, 403),
         ("/mcp", &fleet, 200),
         ("/mcp/spawn", &fleet, 403),
         ("/mcp/fleet", &fleet, 200),
@@ -185,14 +187,14 @@ async fn each_token_has_its_own_rate() {
 }
 
 #[tokio::test]
-async fn other_rules_hold_from_the_next_request_on() {
-    let gate = Gate::new().await;
+async fn the_configured_bound_of_bodies_holds_until_a_restart() {
+    let gate = Gate::with(Rules { body_bytes: 1024, ..Rules::default() }).await;
     let headers = [("host", "localhost"), ("authorization", &*format!("Bearer {OPERATOR}"))];
     let send = |bytes: usize| gate.send("PATCH", "/x", &headers, vec![b' '; bytes]);
-    assert_eq!(send(2048).await.text, "operator 2048");
-    gate.guard.reload(Rules { body_bytes: 1024, ..Rules::default() });
-    assert_eq!(send(2048).await.text, "operator TooLarge { bytes_max: 1024 }");
     assert_eq!(send(1024).await.text, "operator 1024");
+    assert_eq!(send(1025).await.text, "operator TooLarge { bytes_max: 1024 }");
+    gate.guard.reload(Rules::default());
+    assert_eq!(send(1025).await.text, "operator TooLarge { bytes_max: 1024 }");
 }
 
 #[tokio::test]

@@ -82,8 +82,9 @@ async fn a_bad_token_opens_nothing_and_is_never_logged() {
     for token in [&expired, &orphan, &foreign] {
         cases.push(("/mcp/spawn".to_owned(), vec![bearer(token)], 401));
         cases.push(("/apis".to_owned(), vec![bearer(token)], 401));
+        cases.push(("/".to_owned(), vec![bearer(token)], 401));
     }
-    for scheme in ["Basic", "Token", "Digest", "Bearer:", "", "Negotiate", "DPoP"] {
+    for scheme in ["Basic", "Token", "Digest", "Bearer:", "", "Negotiate", "DPoP", "OAuth", "MAC"] {
         cases.push(("/mcp".to_owned(), vec![format!("{scheme} {good}")], 401));
     }
     let (first, last) = (good[..good.len() - 1].to_owned(), good[1..].to_owned());
@@ -98,7 +99,7 @@ async fn a_bad_token_opens_nothing_and_is_never_logged() {
         let secrets = [&good, &narrow, &expired, &orphan, &foreign];
         assert!(!secrets.iter().any(|secret| answer.text.contains(*secret)), "{}", answer.text);
     }
-    assert!(cases.len() >= 25, "{}", cases.len());
+    assert!(cases.len() >= 30, "{}", cases.len());
     assert_eq!(gate.reached(), reached, "nothing of this reached a handler");
 
     let text = log.text();

@@ -52,6 +52,18 @@ fn a_turn_that_has_its_slot_since_its_admission_takes_no_second_one_and_gives_it
 }
 
 #[test]
+fn a_turn_that_has_its_slot_goes_before_one_that_waits_for_a_slot() {
+    let mut model = asked_for();
+    model.slots_max = 1;
+    model.turns.insert(0, turn("s-0", "0198c0de-0000-7000-8000-000000000009"));
+    model.pass();
+    let phases: Vec<_> = model.turns.iter().map(|turn| turn.status.phase).collect();
+    assert_eq!(phases, [TurnPhase::Pending, TurnPhase::Starting]);
+    at_rest(&mut model, TurnPhase::Completed, None);
+    assert_eq!(model.turns[1].status.phase, TurnPhase::Completed);
+}
+
+#[test]
 fn a_turn_that_waits_through_a_pause_between_starts_keeps_its_slot() {
     let mut model = asked_for();
     model.turns[0].spec.source.kind = SourceKind::Operator;

@@ -40,7 +40,7 @@ pub(crate) fn binary() -> &'static str {
 }
 
 /// A command of the built binary that knows nothing of the machine's own daemon.
-fn spawnlet() -> Command {
+pub(crate) fn spawnlet() -> Command {
     let mut command = Command::new(SPAWNLET);
     for name in ["SPAWNLET_INSTANCE", "SPAWNLET_TOKEN", "SPAWNLET_URL", "SPAWNLET_NAMESPACE"] {
         command.env_remove(name);
@@ -104,7 +104,7 @@ impl Home {
 }
 
 /// Sends the lines of a pipe on.
-fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
+pub(crate) fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = sync_channel(LINES_MAX);
     std::thread::spawn(move || {
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
@@ -492,7 +492,7 @@ impl Drop for Follower {
 }
 
 /// Writes the input, reads the output, and waits for the end; a program that hangs is killed.
-fn finish(mut child: Child, input: Option<&[u8]>) -> Output {
+pub(crate) fn finish(mut child: Child, input: Option<&[u8]>) -> Output {
     let pid = child.id();
     let stdin = child.stdin.take();
     let (done, is_done) = sync_channel::<()>(1);
