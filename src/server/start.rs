@@ -196,8 +196,7 @@ impl Daemon {
         sqlite: &Arc<SqliteStore>,
         opened: sqlite::Opened,
     ) -> Result<Self, Error> {
-        let store: SharedStore = Arc::clone(sqlite) as SharedStore;
-        let blobs: SharedBlobs = Arc::clone(sqlite) as SharedBlobs;
+        let (store, blobs): (SharedStore, SharedBlobs) = (sqlite.clone(), sqlite.clone());
         let records = Records::new(Arc::clone(&store));
         let store_id = store.identity().await?;
         clear_leftovers(&records, &store_id).await?;
