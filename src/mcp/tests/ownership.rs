@@ -216,5 +216,7 @@ async fn resources_are_the_callers_sessions_and_nobody_elses() {
     let missing = format!("spawnlet://sessions/{MISSING}");
     let missing = bench.ask(&other.token, "resources/read", json!({"uri": missing})).await;
     assert!(foreign["error"].is_object(), "{foreign:#}");
-    assert_eq!(foreign, missing);
+    // But for the uri that was asked for, not a byte tells them apart.
+    let bytes = |answer: &Value, uid: &str| answer.to_string().replace(uid, "ID");
+    assert_eq!(bytes(&foreign, uid.as_str()), bytes(&missing, MISSING));
 }
