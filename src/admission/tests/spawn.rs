@@ -136,7 +136,7 @@ async fn a_child_is_made_with_its_turn_and_its_slot_in_one_commit() {
     assert_eq!(turn.spec.admission, Mode::Immediate);
     assert_eq!(turn.spec.source.kind, SourceKind::Spawn);
     assert_eq!(turn.metadata.owner_references[0].uid, session.metadata.uid);
-    assert_eq!(holders(&bench).await, [turn.metadata.uid.clone()]);
+    assert_eq!(holders(&bench).await, std::slice::from_ref(&turn.metadata.uid));
     let stored = bench.session(session.metadata.name.as_str()).await;
     assert_eq!((stored.status.queued_turns, stored.status.turns_made), (1, 1));
     assert_eq!(bench.admission.children(&caller).await.unwrap().len(), 1);
