@@ -79,6 +79,8 @@ impl Programs {
             .env("XDG_STATE_HOME", scratch.state())
             .env("XDG_CONFIG_HOME", scratch.config())
             .stdin(Stdio::null())
+            // A group of its own: Ctrl-C is for us. We end a verb, and stop the daemon in order.
+            .process_group(0)
             .kill_on_drop(true);
         command
     }
@@ -140,33 +142,21 @@ impl Programs {
         Err(Failure::unexpected(line(), format!("a line with {}", parts.join(", ")), "none"))
     }
 
-    /// Starts the daemon and waits until it is ready.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped, it kills the daemon.
-    pub(super) async fn serve(
-        &self,
-        scratch: &Scratch,
-        arguments: &[&str],
-    ) -> Result<Daemon, Failure> {
+    /// Starts the daemon, which is not ready yet.
+    pub(super) fn serve(&self, scratch: &Scratch, arguments: &[&str]) -> Result<Daemon, Failure> {
         let doing = || Failure::system("the daemon's start");
         let log = std::fs::File::create(scratch.log()).map_err(doing())?;
         let mut child = self
             .command(scratch, arguments)
             .stdout(Stdio::piped())
             .stderr(log)
-            // A group of its own: Ctrl-C is for us, and we stop the daemon in order.
-            .process_group(0)
             .spawn()
             .map_err(doing())?;
         let lines = child
             .stdout
             .take()
             .map(|pipe| FramedRead::new(pipe, LinesCodec::new_with_max_length(LINE_MAX)));
-        let mut daemon = Daemon { child, lines, address: String::new() };
-        daemon.address = daemon.ready().await?;
-        Ok(daemon)
+        Ok(Daemon { child, lines })
     }
 }
 
@@ -176,11 +166,11 @@ pub(super) struct Daemon {
     child: Child,
     /// Kept open: a daemon whose standard output is closed could fail to say something.
     lines: Option<FramedRead<ChildStdout, LinesCodec>>,
-    address: String,
 }
 
 impl Daemon {
-    async fn ready(&mut self) -> Result<String, Failure> {
+    /// Waits until it is ready and gives its address, `http://ADDRESS:PORT`.
+    pub(super) async fn ready(&mut self) -> Result<String, Failure> {
         let unexpected = |came: String| {
             Failure::unexpected("the daemon's start", format!("a line \"{READY}http://…\""), came)
         };
@@ -206,11 +196,6 @@ impl Daemon {
             }
             Err(_) => Err(unexpected(format!("nothing within {STEP_MAX:?}"))),
         }
-    }
-
-    /// `http://ADDRESS:PORT`.
-    pub(super) fn address(&self) -> &str {
-        &self.address
     }
 
     /// The process's id; none once it has ended.

@@ -60,9 +60,10 @@ async fn start(stage: &mut Stage) -> Result<(), Failure> {
     stage.screen.heading("A daemon, and what it should keep")?;
     let arguments = ["serve", "--listen", "127.0.0.1:0"];
     stage.screen.command(&format!("spawnlet {} &", arguments.join(" ")))?;
-    let daemon = stage.programs.serve(&stage.scratch, &arguments).await?;
-    stage.screen.output(&format!("listening on {}", daemon.address()))?;
-    stage.daemon = Some(daemon);
+    // The stage's at once: whatever comes now, it is stopped.
+    let daemon = stage.daemon.insert(stage.programs.serve(&stage.scratch, &arguments)?);
+    let address = daemon.ready().await?;
+    stage.screen.output(&format!("listening on {address}"))?;
     let applied = shown(stage, &["apply", "-f", MANIFEST_NAME]).await?;
     for object in ["workspace/demo created", "agent/demo created", "session/hello created"] {
         expect("spawnlet apply", &applied, object)?;

@@ -45,6 +45,7 @@ impl Failure {
                 | Code::SpawnStoreUnavailable
                 | Code::SpawnCapacityExceeded
                 | Code::SpawnRateExceeded
+                | Code::SpawnChildrenExceeded
         )
     }
 

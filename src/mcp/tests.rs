@@ -309,17 +309,15 @@ impl Bench {
     async fn open_turn(&self, holder: &Holder) -> Turn {
         let mut watch = self.store.watch("/turn/", crate::store::Rev(0)).await.unwrap();
         loop {
-            match tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap() {
-                crate::store::Change::Put(record) => {
-                    let turn: Turn =
-                        crate::store::records::decode(&record.key, &record.value, record.rev)
-                            .unwrap();
-                    let is_ours = turn.spec.source.caller.as_ref() == Some(&holder.caller.session);
-                    if is_ours && !turn.status.phase.is_final() {
-                        return turn;
-                    }
-                }
-                _ => {}
+            let change = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap();
+            let crate::store::Change::Put(record) = change else { continue };
+            let told: Turn =
+                crate::store::records::decode(&record.key, &record.value, record.rev).unwrap();
+            // The watch tells of the past first: what counts is how the turn stands now.
+            let found = self.records.by_uid::<TurnSpec>(&told.metadata.uid).await.unwrap();
+            let is_ours = told.spec.source.caller.as_ref() == Some(&holder.caller.session);
+            if let Some(turn) = found.filter(|turn| is_ours && !turn.status.phase.is_final()) {
+                return turn;
             }
         }
     }

@@ -36,6 +36,9 @@ const TELL_MAX: Duration = Duration::from_secs(5);
 /// The pause before a store that failed is watched again.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
+/// What is told from a moment on.
+pub(super) struct Coming(broadcast::Receiver<Uid>);
+
 /// Tells updates to whoever subscribed.
 pub(super) struct Updates {
     /// Sessions of which a turn ended.
@@ -65,15 +68,20 @@ impl Updates {
         self.tasks.spawn(forward(updates, subscribed, peer, closed));
     }
 
+    /// What is told from now on, for [`Self::listen`].
+    pub(super) fn subscribe(&self) -> Coming {
+        Coming(self.ended.subscribe())
+    }
+
     /// Tells a client of 2026-07-28 until it goes, or its token.
     pub(super) async fn listen(
         &self,
+        Coming(mut updates): Coming,
         context: &SubscriptionContext,
         sessions: &BTreeSet<Uid>,
         owner: &Owner,
         stop: &CancellationToken,
     ) {
-        let mut updates = self.ended.subscribe();
         let gone = self.add_listener(owner);
         // Off the list when this ends, however it ends.
         let _listening = gone.clone().drop_guard();

@@ -196,8 +196,7 @@ impl Daemon {
         sqlite: &Arc<SqliteStore>,
         opened: sqlite::Opened,
     ) -> Result<Self, Error> {
-        let store: SharedStore = Arc::clone(sqlite) as SharedStore;
-        let blobs: SharedBlobs = Arc::clone(sqlite) as SharedBlobs;
+        let (store, blobs): (SharedStore, SharedBlobs) = (sqlite.clone(), sqlite.clone());
         let records = Records::new(Arc::clone(&store));
         let store_id = store.identity().await?;
         clear_leftovers(&records, &store_id).await?;
@@ -212,7 +211,6 @@ impl Daemon {
         ));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
         let launcher = Arc::new(launcher::RuntimeLauncher::new(&store_id)?);
-        let controller_options = loop_options(&config, store_id, opened)?;
         let parts = controller::Parts {
             records,
             blobs: Arc::clone(&blobs),
@@ -221,7 +219,8 @@ impl Daemon {
             clock: Arc::clone(&clock),
             slots,
         };
-        let (controller, live) = Controller::build(controller_options, parts).await?;
+        let (controller, live) =
+            Controller::build(loop_options(&config, store_id, opened)?, parts).await?;
         let (manifests, manifests_handle) = manifests::Service::new(
             watched(options, &config),
             Arc::clone(&admission),

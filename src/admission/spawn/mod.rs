@@ -93,19 +93,6 @@ impl SpawnRefusal {
     fn invalid(field: &str, why: impl std::fmt::Display) -> Self {
         Self::new(Code::SpawnInvalidRequest, format!("{field}: {why}"))
     }
-
-    /// Whether the same request may be taken later without anything being changed in it.
-    #[must_use]
-    pub const fn is_retryable(&self) -> bool {
-        matches!(
-            self.code,
-            Code::SpawnUnavailable
-                | Code::SpawnStoreUnavailable
-                | Code::SpawnCapacityExceeded
-                | Code::SpawnRateExceeded
-                | Code::SpawnChildrenExceeded
-        )
-    }
 }
 
 /// What is left of a refusal once the request itself was judged: the store's state.
@@ -124,6 +111,11 @@ impl From<Refusal> for SpawnRefusal {
             | Refusal::MethodNotAllowed { .. }
             | Refusal::Internal { .. } => Code::SpawnInternalError,
         };
+        if code == Code::SpawnStoreUnavailable {
+            // Its words may hold paths of this machine.
+            tracing::warn!(error = %refusal, "a caller's request met a store that does not answer");
+            return Self::new(code, "the daemon's store takes nothing now; try again");
+        }
         if code == Code::SpawnInternalError {
             // What the store holds is nothing that a caller must know of.
             tracing::error!(error = %refusal, "a caller's request met a defect");

@@ -129,7 +129,6 @@ async fn what_is_wrong_with_an_input_is_said_by_its_field() {
     for (tool, arguments, field) in [
         ("prompt_to_agent", json!({"prompt": "p"}), "agentId"),
         ("prompt_to_agent", json!({"agentId": "", "prompt": "p"}), "agentId"),
-        ("prompt_to_agent", json!({"agentId": "stub"}), "prompt"),
         ("prompt_to_agent", json!({"agentId": "stub", "prompt": ""}), "prompt"),
         ("prompt_to_agent", json!({"agentId": "stub", "prompt": 5}), "prompt"),
         ("prompt_to_agent", json!({"agentId": "stub", "prompt": "p", "model": ""}), "model"),
@@ -217,5 +216,7 @@ async fn resources_are_the_callers_sessions_and_nobody_elses() {
     let missing = format!("spawnlet://sessions/{MISSING}");
     let missing = bench.ask(&other.token, "resources/read", json!({"uri": missing})).await;
     assert!(foreign["error"].is_object(), "{foreign:#}");
-    assert_eq!(foreign, missing);
+    // But for the uri that was asked for, not a byte tells them apart.
+    let bytes = |answer: &Value, uid: &str| answer.to_string().replace(uid, "ID");
+    assert_eq!(bytes(&foreign, uid.as_str()), bytes(&missing, MISSING));
 }

@@ -298,8 +298,8 @@ async fn notice(stream: &mut axum::body::BodyDataStream) -> Value {
     loop {
         let chunk = tokio::time::timeout(PATIENCE, stream.next()).await.unwrap().unwrap().unwrap();
         text.push_str(std::str::from_utf8(&chunk).unwrap());
-        let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
-        if let Some(notice) = data.filter_map(|data| serde_json::from_str(data).ok()).last() {
+        let data = text.lines().rev().filter_map(|line| line.strip_prefix("data:"));
+        if let Some(notice) = data.filter_map(|data| serde_json::from_str(data).ok()).next() {
             return notice;
         }
     }
