@@ -42,7 +42,11 @@ impl Controller {
             .iter()
             .position(|turn| turn.status.phase == TurnPhase::Starting)
             .or_else(|| next_turn(&records));
-        let next_uid = next.map(|index| records[index].metadata.uid.clone());
+        // A turn that was taken has its slot for itself: it says nothing of who comes after it.
+        let waiting = next
+            .map(|index| &records[index])
+            .filter(|turn| turn.status.phase == TurnPhase::Pending)
+            .map(|turn| turn.metadata.uid.clone());
         for (index, record) in records.into_iter().enumerate() {
             turns.push(self.open_turn(record, next == Some(index)).await?);
         }
@@ -65,7 +69,7 @@ impl Controller {
         let has_free_slot = {
             let mut slots = self.slots.lock().await;
             slots.refresh(self.records.store()).await?;
-            let holds_one = next_uid.is_some_and(|next| slots.holds(&next));
+            let holds_one = waiting.is_some_and(|turn| slots.holds(&turn));
             holds_one
                 || lock(&self.line).may_take(key, parent, slots.holders(), self.options.limits)
         };
