@@ -52,6 +52,10 @@ use kinds::Admissible;
 /// same object; whoever loses this often has lost to a storm and is told so.
 const ATTEMPTS_MAX: usize = 16;
 
+/// The largest object as a writer gives it, in bytes of JSON: it leaves room in its record (256 KiB)
+/// for all that a status may come to hold (`plan::bounds`).
+const WRITTEN_BYTES_MAX: usize = 144 * 1024;
+
 /// The bounds that the configuration sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -429,6 +433,18 @@ impl Attempt {
     const fn is_done(self) -> bool {
         matches!(self, Self::Done)
     }
+}
+
+/// Refuses what would leave its record no room for its status.
+fn expect_room<S: Admissible>(spec: &S) -> Result<(), Refusal> {
+    let bytes = serde_json::to_vec(spec).map_or(usize::MAX, |json| json.len());
+    if bytes <= WRITTEN_BYTES_MAX {
+        return Ok(());
+    }
+    let kind = S::KIND;
+    let why =
+        format!("the spec of this {kind} has {bytes} bytes; at most {WRITTEN_BYTES_MAX} are taken");
+    Err(Refusal::TooLarge { why })
 }
 
 fn created<S: Admissible>(object: &Object<S>, warnings: Vec<String>) -> Result<Admitted, Refusal> {

@@ -3,7 +3,10 @@
 //! loop sees that it has none to make.
 
 use super::turn::owned_by;
-use super::{ATTEMPTS_MAX, Admission, Admitted, Incoming, Refusal, WriteOptions, Writer, created};
+use super::{
+    ATTEMPTS_MAX, Admission, Admitted, Incoming, Refusal, WriteOptions, Writer, created,
+    expect_room,
+};
 use crate::api::agent::Permissions;
 use crate::api::field::FieldErrorReason::FieldValueInvalid;
 use crate::api::session::{DesiredState, Lineage, Provider, Scope};
@@ -21,6 +24,7 @@ impl Admission {
         writer: &Writer,
     ) -> Result<Admitted, Refusal> {
         let Incoming { mut object, warnings } = incoming;
+        expect_room(&object.spec)?;
         for _ in 0..ATTEMPTS_MAX {
             let home = self.home(&object, writer).await?;
             let parent = self.place_below_parent(&mut object).await?;

@@ -10,7 +10,7 @@ use super::session::why_not_live;
 use super::slot::Slotted;
 use super::{
     ATTEMPTS_MAX, Admission, Admitted, Attempt, Incoming, Outcome, Refusal, WriteOptions, admitted,
-    created, metadata,
+    created, expect_room, metadata,
 };
 use crate::api::field::FieldErrorReason::{FieldValueForbidden, FieldValueInvalid};
 use crate::api::session::Provider;
@@ -75,6 +75,7 @@ impl Admission {
         let Incoming { mut object, warnings } = incoming;
         self.check_prompt(&object)?;
         let prompt = take_large_prompt(&mut object.spec);
+        expect_room(&object.spec)?;
         let _one_at_a_time = self.turns.lock().await;
         let mut is_appended = false;
         let result = self

@@ -75,6 +75,11 @@ impl Conditions {
         }
     }
 
+    /// Every message, to be bounded.
+    pub fn messages_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        self.0.iter_mut().map(|condition| &mut condition.message)
+    }
+
     /// Takes a condition away, for those that stand only while they hold.
     pub fn remove(&mut self, kind: &str) {
         self.0.retain(|condition| condition.kind != kind);

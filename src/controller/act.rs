@@ -408,7 +408,7 @@ impl Controller {
         if let Err(refused) = entry.acp.prompt(turn.clone(), blocks) {
             // Surely not written, and never will be: its uid is in the journal.
             let message = format!("the prompt could not be given to the agent: {refused}");
-            let failure = CallFailure { kind: CallFailureKind::Other, code: 0, message };
+            let failure = CallFailure { kind: CallFailureKind::NeverWritten, code: 0, message };
             if let Some(prompt) = entry.view().prompt.as_mut().filter(|p| p.turn == *turn) {
                 prompt.end =
                     Some(PromptEnd { answer: Err(failure), is_after_cancel: false, usage: None });

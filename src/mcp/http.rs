@@ -217,7 +217,8 @@ async fn read(body: Body) -> Result<Body, Fault> {
 }
 
 fn full() -> Fault {
-    let message = "every MCP session of this token is in use; close one, then try again";
+    let message =
+        "too many MCP sessions are open, of this token or in all; close one, then try again";
     Fault {
         header: Some((header::RETRY_AFTER, "1")),
         ..Fault::new(StatusCode::SERVICE_UNAVAILABLE, INVALID_REQUEST, message)

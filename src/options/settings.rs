@@ -47,6 +47,9 @@ impl std::fmt::Display for Setting {
 pub struct Wanted {
     /// Names of modes, the best first (`options::mode_names`). None offered: no call.
     pub modes: Vec<String>,
+    /// Whether no other mode may be set by `config`: the session may not do everything, and what a
+    /// mode allows is not asked for any more.
+    pub only_these_modes: bool,
     /// The model, semantic.
     pub model: Option<String>,
     /// The thought level, semantic.
@@ -147,6 +150,8 @@ pub enum Next {
     Required(Vec<Issue>),
     /// An unknown id, an illegal value or a contradiction: the request is wrong.
     Invalid(String),
+    /// A mode that the session's permissions do not go with.
+    Denied(String),
     /// A semantic field could not be set: `SPAWN_CONFIG_FAILED`, nothing may be sent.
     Failed(String),
 }
@@ -271,6 +276,18 @@ fn config_settings(
         let Some(option) = snapshot.option(id) else { continue };
         if category.is_some() && option.category.as_deref() != category {
             continue;
+        }
+        if wanted.only_these_modes
+            && option.category.as_deref() == Some(MODE)
+            && !wanted
+                .modes
+                .iter()
+                .any(|mode| value.as_str().is_some_and(|v| v.eq_ignore_ascii_case(mode)))
+        {
+            return Some(Next::Denied(format!(
+                "config: `{id}` cannot be {value}: the session's permissions go with {}",
+                wanted.modes.join(", ")
+            )));
         }
         if !option.takes(value) {
             return Some(Next::Invalid(format!("config: `{id}` cannot be {value}")));

@@ -8,7 +8,7 @@ use crate::api::{Name, Session, Time, Turn, TurnStatus};
 use crate::clock::Now;
 
 use super::world::World;
-use super::{Change, Plan, Requeue, Step, status};
+use super::{Change, Plan, Requeue, Step, bounds, status};
 
 /// What the stages of a pass hand on to each other.
 pub(super) struct Draft<'w> {
@@ -130,10 +130,12 @@ impl<'w> Draft<'w> {
         if !self.change.removes_session {
             let now = self.time();
             status::derive(&mut self.session, &self.turns, self.world, now, &self.why);
+            bounds::session(&mut self.session);
             if status::is_worth_writing(&self.world.session, &self.session) {
                 self.change.session = Some(self.session.clone());
             }
         }
+        self.turns.iter_mut().for_each(bounds::turn);
         let removed: Vec<_> =
             self.change.remove_turns.iter().map(|t| t.metadata.uid.clone()).collect();
         for (seen, wanted) in self.world.turns.iter().zip(&self.turns) {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::api::agent::LastStart;
+use crate::api::agent::{LastStart, Permissions};
 use crate::api::session::{Capabilities, ProcessRecord, ProcessState};
 use crate::api::turn::{Admission, CancelBy, Delivery, TurnPhase};
 use crate::api::{AgentSpec, Code, Dur, SessionSpec, TurnSpec};
@@ -17,7 +17,7 @@ use super::turn::{Ending, start_failure_code};
 use super::world::{
     Call, CallFailure, CallFailureKind, Finding, Live, OpenAs, Stage, StartFailure, StopCause,
 };
-use super::{Step, ending, stop};
+use super::{Step, bounds, ending, stop};
 
 /// The protocol version that we send and take.
 pub(super) const PROTOCOL_VERSION: u64 = 1;
@@ -236,6 +236,18 @@ fn handshake_failure(draft: &Draft<'_>, live: &Live) -> Option<StartFailure> {
     {
         return Some(refused("opening the session", failure, live));
     }
+    if let Call::Done(opened) = &live.acp.open
+        && opened.acp_session_id.len() > bounds::ACP_SESSION_ID_BYTES_MAX
+    {
+        return Some(StartFailure {
+            reason: "HandshakeFailed",
+            message: format!(
+                "the agent's id of the session has {} bytes; at most {} are kept",
+                opened.acp_session_id.len(),
+                bounds::ACP_SESSION_ID_BYTES_MAX
+            ),
+        });
+    }
     if live.acp.is_eof || live.acp.fault.is_some() {
         return Some(StartFailure {
             reason: "AgentClosedOutput",
@@ -439,6 +451,9 @@ fn configure(draft: &mut Draft<'_>, index: usize, live: &Live) {
         }
         Next::Failed(message) => (Code::SpawnConfigFailed, "ConfigFailed", message, Vec::new()),
         Next::Invalid(message) => (Code::SpawnInvalidRequest, "ConfigInvalid", message, Vec::new()),
+        Next::Denied(message) => {
+            (Code::SpawnPermissionDenied, "PermissionDenied", message, Vec::new())
+        }
     };
     // Whoever is told of the issues is told of the options that they are about.
     draft.session.status.config = live.acp.options.config_values();
@@ -454,6 +469,7 @@ fn wanted(agent: &AgentSpec, session: &SessionSpec, turn: &TurnSpec) -> Wanted {
     let permissions = session.permissions.unwrap_or(agent.permissions).min(agent.permissions);
     Wanted {
         modes: mode_names(permissions, &agent.mode_map),
+        only_these_modes: permissions < Permissions::ApproveAll,
         model: first([&turn.model, &session.model, &agent.model]),
         thought_level: first([&turn.thought_level, &session.thought_level, &agent.thought_level]),
         config,

@@ -15,6 +15,7 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 pub mod agent;
+mod bounds;
 pub mod capacity;
 mod cascade;
 pub mod deadlines;

@@ -98,6 +98,17 @@ fn rpc_error() -> CallFailure {
 }
 
 #[test]
+fn a_prompt_that_was_never_written_is_the_end_of_the_agent_and_no_answer_of_its() {
+    let mut model = running();
+    let closed =
+        CallFailure { kind: CallFailureKind::NeverWritten, code: 0, message: "closed".into() };
+    answer(&mut model, Err(closed), false);
+    let turn = check(model, TurnPhase::Failed, Some(Code::AgentProcessInvalidated));
+    assert_eq!(turn.status.delivery, Delivery::NotSent);
+    assert_eq!(turn.status.response_id, None);
+}
+
+#[test]
 fn answers_that_complete_a_turn() {
     let reasons = [StopReason::EndTurn, StopReason::MaxTokens, StopReason::MaxTurnRequests];
     for reason in reasons {

@@ -3,7 +3,7 @@
 use crate::api::turn::{Cancel, CancelBy, Delivery, TurnPhase};
 use crate::api::{Code, Time, Turn, TurnStatus};
 
-use super::world::{CallFailure, Prompt, PromptEnd, StartFailure, StopReason};
+use super::world::{CallFailure, CallFailureKind, Prompt, PromptEnd, StartFailure, StopReason};
 
 /// What happened to a turn.
 pub(super) enum Ending<'a> {
@@ -175,6 +175,11 @@ fn answered(status: &mut TurnStatus, end: &PromptEnd, now: Time) {
             Code::TurnFailed,
             format!("the agent ended the turn with a stop reason that is not known: {reason:?}"),
         ),
+        Err(CallFailure { kind: CallFailureKind::NeverWritten, message, .. }) => {
+            status.delivery = Delivery::NotSent;
+            status.response_id = None;
+            fail(status, Code::AgentProcessInvalidated, message.clone());
+        }
         Err(CallFailure { code, message, .. }) => {
             fail(
                 status,

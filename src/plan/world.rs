@@ -241,6 +241,8 @@ pub enum CallFailureKind {
     MethodNotFound,
     /// The agent speaks another version of the protocol.
     ProtocolVersion,
+    /// The request was never written: the agent's side was closed by then.
+    NeverWritten,
     /// Anything else.
     Other,
 }

@@ -120,3 +120,43 @@ async fn fails(caller: &Caller, stage: &Stage) {
     let status = caller.status(&told["sessionId"]).await;
     assert_ne!(status["status"], "running", "{name}: {status:#}");
 }
+
+/// What an agent offers and asks for is bounded in the records, so that its turns can always end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_offers_too_much_ends_its_turn_and_gives_its_slot_back() {
+    let daemon = Daemon::start();
+    let models: Vec<String> = (0..3000).map(|n| format!("model-{n:044}")).collect();
+    for (name, script) in [
+        ("login", format!("auth {}", "m".repeat(300_000))),
+        ("models", format!("models {}", models.join(","))),
+    ] {
+        let file = daemon.path(name);
+        std::fs::write(&file, script).unwrap();
+        daemon.agent(name, &["--cap=all", &format!("--script={}", file.display())], json!({}));
+        daemon.until(&format!("agents/{name}"), |agent| agent["status"]["installed"] == true);
+    }
+    let caller = Caller::of(&daemon, "caller").await;
+    let ask = |agent: &str, model: Option<&str>| {
+        let mut asked = json!({"agentId": agent, "prompt": "[[say:x]]", "background": false});
+        if let Some(model) = model {
+            asked["model"] = json!(model);
+        }
+        asked
+    };
+    let told = caller.prompt(&ask("login", None)).await;
+    assert_eq!(
+        (&told["status"], &told["code"]),
+        (&json!("error"), &json!("SPAWN_AGENT_AUTH_REQUIRED"))
+    );
+    let told = caller.prompt(&ask("models", Some("no-such"))).await;
+    assert_eq!(told["status"], "configuration_required", "{told:#}");
+    let candidates = told["issues"][0]["candidates"].as_array().unwrap();
+    assert!(!candidates.is_empty() && candidates.len() < models.len(), "{}", candidates.len());
+    // Every slot of the caller's is free.
+    for _ in 0..5 {
+        let told = caller.prompt(&ask("models", Some(&models[1]))).await;
+        assert_eq!(told["status"], "completed", "{told:#}");
+    }
+    daemon.ok(&["delete", "session", "caller", "--wait"]);
+    assert_eq!(daemon.processes(), Vec::<String>::new());
+}

@@ -91,6 +91,7 @@ fn run_with(
 fn wanted(model: Option<&str>, level: Option<&str>, config: Value) -> Wanted {
     Wanted {
         modes: vec!["full-access".into(), "auto".into()],
+        only_these_modes: false,
         model: model.map(str::to_owned),
         thought_level: level.map(str::to_owned),
         config: serde_json::from_value(config).unwrap(),
@@ -129,6 +130,24 @@ fn a_semantic_field_that_does_not_resolve_is_required() {
     assert_eq!(reasons(&level), [IssueReason::MissingCategoryOption]);
     let level = wanted(Some("big-1"), Some("extreme"), config);
     assert_eq!(reasons(&level), [IssueReason::Unsupported]);
+}
+
+#[test]
+fn a_session_that_may_not_do_everything_names_no_other_mode_by_its_option() {
+    let mut start = agent();
+    start.modes = None;
+    start.options.push(select("mode", MODE, "read-only", &["read-only", "plan", "full-access"]));
+    let limited = |mode: &str| Wanted {
+        modes: vec!["read-only".into(), "plan".into()],
+        only_these_modes: true,
+        ..wanted(None, None, json!({ "mode": mode }))
+    };
+    let (sets, end) = run(&limited("full-access"), start.clone());
+    assert!(sets.is_empty() && matches!(end, Next::Denied(_)), "{sets:?} {end:?}");
+    let (sets, end) = run(&limited("plan"), start.clone());
+    assert_eq!((sets.as_slice(), end), (&["mode=\"plan\"".to_owned()][..], Next::Done(vec![])));
+    let free = wanted(None, None, json!({"mode": "full-access"}));
+    assert!(matches!(run(&free, start).1, Next::Done(_)));
 }
 
 #[test]

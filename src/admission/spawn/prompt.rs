@@ -179,6 +179,10 @@ impl Admission {
             return Err(SpawnRefusal::new(Code::SpawnInvalidRequest, named.join("; ")));
         }
         let prompt = take_large_prompt(&mut spec);
+        if crate::admission::expect_room(&spec).is_err() {
+            let why = "with the prompt these are more than a request may hold; leave some out";
+            return Err(SpawnRefusal::invalid("config", why));
+        }
         Ok((spec, prompt))
     }
 
@@ -319,7 +323,8 @@ impl Admission {
                 Code::SpawnChildrenExceeded,
                 format!(
                     "this tree of sessions has {most} that can still run, the most that \
-                     limits.maxChildrenTotalPerRoot allows; go on with an idle one, or cancel one"
+                     limits.maxChildrenTotalPerRoot allows; go on with an idle one, or wait until one \
+                     hibernates or ends"
                 ),
             ));
         }

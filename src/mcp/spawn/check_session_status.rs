@@ -52,16 +52,21 @@ pub(super) async fn of(
     caller: &Caller,
     session: &Uid,
 ) -> Result<Standing, Failure> {
+    if shared.admission.child(caller, session).await?.is_none() {
+        return Ok(Standing::NotFound);
+    }
+    // Before the session: a turn that ends in between is the session's latest turn then. The other
+    // way round it would be neither.
+    let open = shared.records.open_turns(session).await?;
     match shared.admission.child(caller, session).await? {
-        Some(session) => Ok(of_own(shared, &session).await?),
+        Some(session) => Ok(of_own(shared, &session, &open).await?),
         None => Ok(Standing::NotFound),
     }
 }
 
 /// What a session is doing that is known to be the caller's.
-async fn of_own(shared: &Shared, session: &Session) -> Result<Standing, Error> {
+async fn of_own(shared: &Shared, session: &Session, open: &[Turn]) -> Result<Standing, Error> {
     let uid = &session.metadata.uid;
-    let open = shared.records.open_turns(uid).await?;
     let latest = match &session.status.latest_turn {
         Some(name) => shared.records.get::<TurnSpec>(&session.metadata.namespace, name).await?,
         None => None,
@@ -73,7 +78,7 @@ async fn of_own(shared: &Shared, session: &Session) -> Result<Standing, Error> {
     let live = shared.live.activity(uid);
     Ok(standing::of(&Known {
         session,
-        open: first_open(&open),
+        open: first_open(open),
         latest: latest.as_ref().filter(|turn| is_told_of(turn)),
         newest: newest.as_ref(),
         live: live.as_ref(),

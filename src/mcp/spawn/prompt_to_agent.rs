@@ -13,6 +13,7 @@ use super::standing::{code_of, last_activity_at, started_at};
 use super::wait::{self, Waited};
 use super::{Definition, identifier};
 use crate::admission::spawn::{Made, PromptRequest, Prompted};
+use crate::api::session::EndOutcome;
 use crate::api::turn::{Delivery, TurnPhase};
 use crate::api::{Code, Dur, Session, Turn, Uid};
 use crate::mcp::Shared;
@@ -210,7 +211,8 @@ async fn follow(
         Waited::GoesOn(turn) => Ok(running(&turn)),
         Waited::Gone => Ok(Prompting::NotFound { session_id }),
         Waited::Cancelled(turn) => {
-            if shared.admission.withdraw(&call.caller, &made).await? {
+            // A repetition is not the call that made the turn, and may not take it back.
+            if !made.is_repeat && shared.admission.withdraw(&call.caller, &made).await? {
                 let message = "the call was cancelled before the agent had the prompt";
                 return Err(Failure::new(Code::SpawnCancelled, message));
             }
@@ -223,6 +225,13 @@ async fn follow(
 /// Whether the whole prompt was written to the agent.
 fn is_given(turn: &Turn) -> bool {
     turn.status.delivery == Delivery::Sent
+}
+
+/// Whether a session of the caller's cannot go on.
+async fn has_expired(shared: &Shared, call: &Call, session: &Uid) -> Result<bool, Failure> {
+    let found = shared.admission.child(&call.caller, session).await?;
+    let end = found.and_then(|session| session.status.end);
+    Ok(end.is_some_and(|end| end.outcome == EndOutcome::Expired))
 }
 
 /// What a turn that is over means.
@@ -266,6 +275,18 @@ async fn ended(
                 prompt_dispatched: false,
                 config,
                 issues: status.issues,
+            })
+        }
+        // The agent no longer had the session: nothing was sent, and nothing ever will be.
+        TurnPhase::Failed | TurnPhase::Discarded
+            if status.code == Some(Code::AgentProcessInvalidated)
+                && status.delivery == Delivery::NotSent
+                && has_expired(shared, call, &session_id).await? =>
+        {
+            Ok(Prompting::Expired {
+                session_id,
+                code: status.code,
+                message: Some(status.message),
             })
         }
         TurnPhase::Discarded

@@ -129,7 +129,8 @@ pub(super) enum Mode {
 #[schemars(inline)]
 pub(super) struct Discarded {
     pub(super) turn_id: Uid,
-    /// SPAWN_CONFIGURATION_REQUIRED or SPAWN_CONFIG_FAILED.
+    /// SPAWN_CONFIGURATION_REQUIRED, SPAWN_CONFIG_FAILED, SPAWN_INVALID_REQUEST or
+    /// SPAWN_PERMISSION_DENIED.
     pub(super) code: Code,
     pub(super) message: String,
     /// What does not resolve, with candidates.
@@ -288,7 +289,13 @@ fn idle(known: &Known<'_>, turn: Option<Uid>, response: Option<Uid>) -> Standing
 
 /// Whether a turn was discarded because its options do not resolve or cannot be set.
 pub(super) const fn is_of_configuration(code: Code) -> bool {
-    matches!(code, Code::SpawnConfigurationRequired | Code::SpawnConfigFailed)
+    matches!(
+        code,
+        Code::SpawnConfigurationRequired
+            | Code::SpawnConfigFailed
+            | Code::SpawnInvalidRequest
+            | Code::SpawnPermissionDenied
+    )
 }
 
 fn running(known: &Known<'_>, turn: &Turn) -> Running {
