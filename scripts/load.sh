@@ -16,4 +16,5 @@ cd "$(dirname "$0")/.."
 # The agents are an example, which a single test target does not build.
 cargo build --bins --example fakeagent
 SPAWNLET_TIER=$tier cargo test --test it -- --nocapture --test-threads=1 \
-    load::many_calls starts::an_agent_that_fails restarts::an_orderly_stop_with_every_slot
+    load::many_calls starts::an_agent_that_fails restarts::an_orderly_stop_with_every_slot \
+    mcp::work::a_client_that_hangs_up_takes

@@ -132,33 +132,37 @@ async fn another_version_is_negotiated_or_refused() {
 async fn headers_of_the_new_revision_say_what_the_body_says() {
     let bench = Bench::new().await;
     let me = bench.holder("me").await;
-    let call = |name: &str| json!({"name": name, "arguments": {}});
     let mut checked = 0;
-    for (header, values) in [
-        ("mcp-method", ["tools/list", "TOOLS/CALL", "initialize", "", "tools/call,tools/list"]),
-        ("mcp-name", ["prompt_to_agent", "AVAILABLE_AGENTS", "*", "", "available_agent"]),
-        ("mcp-protocol-version", ["2025-11-25", "2025-06-18", "1999-01-01", "", "2026-07-29"]),
-    ] {
-        for value in values.into_iter().map(Some).chain([None]) {
-            for path in ["/mcp", "/mcp/spawn"] {
-                let mut request =
-                    Bench::modern(&me.token, path, "tools/call", call("available_agents"));
-                match value {
-                    Some(value) => {
-                        request.headers_mut().insert(header, value.parse().unwrap());
+    for (number, tool) in crate::mcp::spawn::tools().into_iter().enumerate() {
+        // One of its own for each, so that no rate is met.
+        let me = bench.holder(&format!("caller-{number}")).await;
+        for (header, values) in [
+            ("mcp-method", ["tools/list", "TOOLS/CALL", "initialize", "", "ping", "tools/call,x"]),
+            ("mcp-name", ["prompt_to_agent", "READ_RESPONSE", "*", "", "x", "available_agent"]),
+            ("mcp-protocol-version", ["2025-11-25", "2025-06-18", "1999-01-01", "", "x", "2026-7"]),
+        ] {
+            let values = values.into_iter().filter(|value| *value != tool.name);
+            for value in values.map(Some).chain([None]) {
+                for path in ["/mcp", "/mcp/spawn"] {
+                    let call = json!({"name": tool.name, "arguments": {}});
+                    let mut request = Bench::modern(&me.token, path, "tools/call", call);
+                    match value {
+                        Some(value) => {
+                            request.headers_mut().insert(header, value.parse().unwrap());
+                        }
+                        None => {
+                            request.headers_mut().remove(header);
+                        }
                     }
-                    None => {
-                        request.headers_mut().remove(header);
-                    }
+                    let status = bench.open(request).await.status();
+                    assert_eq!(status, StatusCode::BAD_REQUEST, "{header}: {value:?}");
+                    checked += 1;
                 }
-                let response = bench.open(request).await;
-                let status = response.status();
-                assert_eq!(status, StatusCode::BAD_REQUEST, "{header}: {value:?}");
-                checked += 1;
             }
         }
     }
-    assert_eq!(checked, 36);
+    // Test catalogue F2.
+    assert!(checked >= 200, "{checked}");
     // What nobody tampered with is answered.
     assert!(bench.call(&me.token, "available_agents", json!({})).await["isError"] != json!(true));
 }

@@ -170,7 +170,7 @@ fn a_thousand_calls_and_a_slow_client_hold_nobody_up() {
     let me = Caller::new(&daemon, "me");
     // Clients that never finish their request.
     let mut slow = Vec::new();
-    for _ in 0..50 {
+    for _ in 0..200 {
         use std::io::Write as _;
         let mut stream = std::net::TcpStream::connect(daemon.address()).unwrap();
         stream.write_all(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\n").unwrap();
