@@ -188,6 +188,11 @@ fn at_fault(session: &Session, field: &str, message: String) -> Refusal {
     Refusal::field(Kind::Session, &session.metadata.name, error)
 }
 
+/// Whether a session has a turn that is not final.
+pub(super) fn has_unfinished_turn(session: &Session) -> bool {
+    session.status.active_turn.is_some() || session.status.queued_turns > 0
+}
+
 /// Why a session takes no turns; none if it does.
 pub(super) fn why_not_live(session: &Session) -> Option<String> {
     if session.metadata.is_deleting() {

@@ -13,7 +13,8 @@ use crate::api::field::FieldErrorReason::FieldValueInvalid;
 use crate::api::session::{ControlMode, Provider, Toolset};
 use crate::api::token::TOKENS_MAX;
 use crate::api::{
-    CallerToken, Dur, FieldError, FieldPath, Kind, Name, Namespace, Session, SessionSpec, Time, Uid,
+    CallerToken, Dur, FieldError, FieldPath, Kind, Name, Namespace, Session, SessionSpec, Time,
+    Uid, hex,
 };
 use crate::store::keys;
 use crate::store::records::Txn;
@@ -253,16 +254,6 @@ impl Admission {
             .finalize();
         Ok(hex(&digest))
     }
-}
-
-/// Lower-case hex digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing into a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 fn random_token() -> Result<String, Refusal> {

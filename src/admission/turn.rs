@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::session::why_not_live;
+use super::session::{has_unfinished_turn, why_not_live};
 use super::slot::Slotted;
 use super::{
     ATTEMPTS_MAX, Admission, Admitted, Attempt, Incoming, Outcome, Refusal, WriteOptions, admitted,
@@ -319,8 +319,7 @@ fn expect_live(turn: &Turn, session: &Session) -> Result<(), Refusal> {
 
 /// A turn that must not wait needs a session without an unfinished turn.
 fn expect_idle(turn: &Turn, session: &Session) -> Result<(), Refusal> {
-    let is_busy = session.status.active_turn.is_some() || session.status.queued_turns > 0;
-    if turn.spec.admission == Mode::Queue || !is_busy {
+    if turn.spec.admission == Mode::Queue || !has_unfinished_turn(session) {
         return Ok(());
     }
     Err(Refusal::TooManyRequests {

@@ -15,6 +15,7 @@ pub mod event;
 pub mod field;
 #[cfg(test)]
 mod golden;
+pub mod hex;
 pub mod ids;
 pub mod kind;
 pub mod metadata;
@@ -36,6 +37,7 @@ pub use condition::{Condition, ConditionStatus, Conditions};
 pub use config::Config;
 pub use event::Event;
 pub use field::{FieldError, FieldErrors, FieldPath};
+pub use hex::hex;
 pub use ids::{Incarnation, Name, Namespace, Uid};
 pub use kind::Kind;
 pub use metadata::{ObjectMeta, OwnerReference};

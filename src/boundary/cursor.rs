@@ -8,7 +8,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use crate::api::Uid;
+use crate::api::{Uid, hex};
 
 /// Bytes of the place.
 const OFFSET_BYTES: usize = 8;
@@ -74,15 +74,6 @@ impl Cursors {
         mark.copy_from_slice(&digest[..MARK_BYTES]);
         mark
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing into a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

@@ -365,6 +365,6 @@ fn event(
 fn event_name(object: &ObjectMeta, reason: &str, message: &str) -> Name {
     use sha2::{Digest, Sha256};
     let digest = Sha256::digest(format!("{}\n{reason}\n{message}", object.uid));
-    let hash: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let hash = crate::api::hex(&digest[..8]);
     Name::new(format!("{}.{hash}", object.name))
 }

@@ -38,6 +38,7 @@ use crate::api::session::Toolset;
 use crate::clock::SharedClock;
 
 pub use body::{BodyFault, read as read_body};
+pub use refused::status_object;
 pub use rules::{LOCAL_HOSTS, Rules};
 
 use rate::{Running, Usages};

@@ -3,7 +3,21 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde_json::{Value, json};
+
+/// A Kubernetes `Status` that says no, without details.
+#[must_use]
+pub fn status_object(code: StatusCode, reason: &str, message: &str) -> Value {
+    json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": code.as_u16(),
+    })
+}
 
 /// A request that does not come through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,15 +112,7 @@ impl Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let mut status = json!({
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": self.message,
-            "reason": self.reason,
-            "code": self.code.as_u16(),
-        });
+        let mut status = status_object(self.code, self.reason, &self.message);
         if self.code == StatusCode::TOO_MANY_REQUESTS {
             status["details"] = json!({"retryAfterSeconds": 1});
         }

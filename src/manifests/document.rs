@@ -247,7 +247,7 @@ pub fn canonical_hash(value: &Value) -> DocumentHash {
     let mut text = String::new();
     canonical(value, &mut text);
     let digest = Sha256::digest(text.as_bytes());
-    DocumentHash(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+    DocumentHash(crate::api::hex(&digest))
 }
 
 fn canonical(value: &Value, text: &mut String) {

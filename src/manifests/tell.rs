@@ -87,7 +87,7 @@ impl Teller {
     ) -> Result<(), store::Error> {
         let message = bounded(message);
         let digest = Sha256::digest(format!("{path}\0{reason}\0{message}").as_bytes());
-        let digest: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        let digest = crate::api::hex(&digest[..6]);
         let namespace = Namespace::from(DEFAULT_NAMESPACE);
         let name = Name::new(format!("manifest-{digest}"));
         let key = keys::record(Kind::Event, &namespace, &name);

@@ -184,7 +184,7 @@ impl Page {
     /// Hexadecimal of `REVISION KEY`: opaque, and safe in a URL.
     fn token(&self) -> Option<String> {
         let (key, rev) = (self.after.as_ref()?, self.rev?);
-        Some(format!("{rev} {key}").bytes().map(|byte| format!("{byte:02x}")).collect())
+        Some(crate::api::hex(format!("{rev} {key}").as_bytes()))
     }
 
     fn from_token(token: &str, prefix: &str) -> Result<Self, Failure> {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::resource::Resource;
 use crate::admission::Refusal;
 use crate::api::field::FieldErrorReason;
+use crate::guard::status_object;
 use crate::store;
 
 /// A refused or failed request.
@@ -187,15 +188,7 @@ impl Failure {
     /// The `Status` object.
     #[must_use]
     pub fn to_value(&self) -> Value {
-        let mut status = json!({
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": self.message,
-            "reason": self.reason,
-            "code": self.code.as_u16(),
-        });
+        let mut status = status_object(self.code, self.reason, &self.message);
         if let (Some(details), Some(map)) = (&self.details, status.as_object_mut()) {
             map.insert("details".to_owned(), json!(details));
         }

@@ -45,7 +45,7 @@ pub(super) fn operator_token(data_dir: &Path) -> io::Result<String> {
 
 fn make_token(path: &Path) -> io::Result<String> {
     let random: [u8; TOKEN_BYTES] = rand::random();
-    let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token = crate::api::hex(&random);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(token.as_bytes())?;
     file.sync_all()?;

@@ -1,6 +1,7 @@
 //! How a caller ends what it asked for: its child, or the call itself.
 
 use super::{Made, SpawnRefusal};
+use crate::admission::session::has_unfinished_turn;
 use crate::admission::{ATTEMPTS_MAX, Admission, Caller};
 use crate::api::session::DesiredState;
 use crate::api::turn::{Cancel, CancelBy, Delivery, TurnDesiredState};
@@ -18,8 +19,7 @@ impl Admission {
         self.live_caller(caller).await?;
         for _ in 0..ATTEMPTS_MAX {
             let Some(old) = self.child(caller, session).await? else { return Ok(false) };
-            let has_turn = old.status.active_turn.is_some() || old.status.queued_turns > 0;
-            if !has_turn {
+            if !has_unfinished_turn(&old) {
                 return Ok(false);
             }
             if old.spec.desired_state != DesiredState::Running {

@@ -7,14 +7,14 @@ use sha2::{Digest, Sha256};
 use super::bounds::TreeUse;
 use super::end::overtaken;
 use super::{Made, PromptRequest, Prompted, SpawnRefusal};
-use crate::admission::session::why_not_live;
+use crate::admission::session::{has_unfinished_turn, why_not_live};
 use crate::admission::slot::Slotted;
-use crate::admission::token::hex;
 use crate::admission::turn::{owned_by, take_large_prompt};
 use crate::admission::{ATTEMPTS_MAX, Admission, Caller};
 use crate::api::turn::{Admission as Mode, SourceKind, TurnSource};
 use crate::api::{
     AgentSpec, Code, Name, Namespace, ObjectMeta, Session, SessionSpec, Spec as _, Turn, TurnSpec,
+    hex,
 };
 use crate::ports::Inputs;
 use crate::store::records::{Txn, idempotency_key};
@@ -203,7 +203,7 @@ impl Admission {
                 let Some(known) = self.child(caller, uid).await? else {
                     return Ok(Checked::Answer(Prompted::NotFound));
                 };
-                if !is_busy(&known) && why_not_live(&known).is_some() {
+                if !has_unfinished_turn(&known) && why_not_live(&known).is_some() {
                     return Ok(Checked::Answer(Prompted::Expired(Box::new(known))));
                 }
                 check_known(&known, request, inputs)?;
@@ -219,7 +219,7 @@ impl Admission {
             Some(_) => None,
             None => Some(self.count_in_tree(&child).await?),
         };
-        if is_busy(&child) {
+        if has_unfinished_turn(&child) {
             return Ok(Checked::Answer(Prompted::Busy(Box::new(child))));
         }
         let mut turn = turn.clone();
@@ -334,15 +334,11 @@ impl Admission {
     }
 }
 
-/// Whether a session has a turn that is not final.
-fn is_busy(session: &Session) -> bool {
-    session.status.active_turn.is_some() || session.status.queued_turns > 0
-}
-
 /// Whether a session counts in its tree: neither final nor hibernated.
 fn can_run(session: &Session) -> bool {
     let status = &session.status;
-    let is_hibernated = status.process.is_none() && status.prompted && !is_busy(session);
+    let is_hibernated =
+        status.process.is_none() && status.prompted && !has_unfinished_turn(session);
     status.finished_at.is_none() && !is_hibernated
 }
 

@@ -43,10 +43,9 @@ fn index_turn(turn: &Turn, found: &mut Vec<Key>) {
 #[must_use]
 pub fn idempotency_key(turn: &Turn) -> Option<Key> {
     let digest = Sha256::digest(turn.spec.idempotency_key.as_ref()?.as_bytes());
-    let hex = digest.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
     // A key of the spawn toolset is its caller's: the same call may make a session first.
     let scope = turn.spec.source.caller.as_ref().or_else(|| session_of(turn))?;
-    Some(keys::idempotency(scope, &hex))
+    Some(keys::idempotency(scope, &crate::api::hex(&digest)))
 }
 
 fn index_session(session: &Session, found: &mut Vec<Key>) {
