@@ -15,7 +15,7 @@ use crate::api::{Code, PROCESS_FINALIZER};
 use super::draft::{Draft, holds_slot};
 use super::turn::{Ending, conclude, start_failure_code};
 use super::world::{Call, Fault, Live, Process, Stage, StartFailure, StopCause};
-use super::{Step, cascade, launch, stop};
+use super::{Step, cascade, configure, launch, stop};
 
 /// How often a process that could not be proven gone is looked at again.
 const UNPROVEN_RECHECK: Duration = Duration::from_secs(5);
@@ -131,7 +131,7 @@ fn prompted_turn(draft: &Draft<'_>, live: &Live) -> Option<usize> {
 
 fn settle_prompt(draft: &mut Draft<'_>, live: &Live) {
     let Some(index) = prompted_turn(draft, live) else { return };
-    launch::note_dispatch(draft, index, live);
+    configure::note_dispatch(draft, index, live);
     let Some(prompt) = &live.prompt else { return };
     if let Some(failure) = &prompt.persist_failure {
         turn(draft, index, &Ending::PersistFailed(failure));

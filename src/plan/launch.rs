@@ -1,16 +1,15 @@
-//! From a taken turn to a prompt that the agent has: launch, handshake, settings, dispatch.
+//! From a taken turn to an open ACP session: launch and handshake; failed starts and their pauses.
 //!
 //! Each call looks at how far the process is and plans the one next thing. Nothing waits in here:
 //! an unanswered request is a state, and the start's deadline bounds them all.
 
 use std::time::Duration;
 
-use crate::api::agent::{LastStart, Permissions};
+use super::configure::configure;
+use crate::api::agent::LastStart;
 use crate::api::session::{Capabilities, ProcessRecord, ProcessState};
-use crate::api::turn::{Admission, CancelBy, Delivery, TurnPhase};
-use crate::api::{AgentSpec, Code, Dur, SessionSpec, TurnSpec};
-use crate::options::settings::{Done, Next, Wanted, next_setting};
-use crate::options::{Issue, IssueReason, mode_names};
+use crate::api::turn::{Admission, CancelBy};
+use crate::api::{AgentSpec, Code, Dur, TurnSpec};
 
 use super::draft::Draft;
 use super::turn::{Ending, start_failure_code};
@@ -411,153 +410,6 @@ fn lost(draft: &mut Draft<'_>, live: &Live, why: &str) {
     draft.because(message.clone());
     ending::expire(draft, "SessionLost", message);
     stop::climb(draft, live, &StopCause::End);
-}
-
-/// Sets what is still to be set, then gives the prompt to the agent.
-fn configure(draft: &mut Draft<'_>, index: usize, live: &Live) {
-    if let Some(call) = &live.acp.setting {
-        draft.because("waits for the agent to set an option");
-        let passed = draft.now.mono.since(call.asked_at);
-        draft.wake_in(start_timeout(draft).saturating_sub(passed));
-        return;
-    }
-    let Finding::Found(agent) = &draft.world.agent else { return };
-    let turn = &draft.turns[index];
-    let wanted = wanted(&agent.spec, &draft.session.spec, &turn.spec);
-    let uid = turn.metadata.uid.clone();
-    let nothing = Done::default();
-    let done = match &live.acp.tried {
-        Some((turn, done)) if *turn == uid => done,
-        Some(_) | None => &nothing,
-    };
-    let (code, reason, message, issues) = match next_setting(&wanted, &live.acp.options, done) {
-        Next::Set(setting) => {
-            draft.because(format!("sets {setting}"));
-            draft.act(Step::Set { turn: uid, setting, wanted: Box::new(wanted) });
-            draft.wake_in(start_timeout(draft));
-            return;
-        }
-        Next::Done(warnings) => {
-            draft.turns[index].status.warnings = warnings;
-            draft.turns[index].status.config = live.acp.options.config_values();
-            draft.session.status.config = live.acp.options.config_values();
-            dispatch(draft, index, live);
-            return;
-        }
-        Next::Required(issues) => {
-            let values = issues.iter().filter_map(|issue| serde_json::to_value(issue).ok());
-            let (values, message) = (values.collect(), describe(&issues));
-            (Code::SpawnConfigurationRequired, "ConfigurationRequired", message, values)
-        }
-        Next::Failed(message) => (Code::SpawnConfigFailed, "ConfigFailed", message, Vec::new()),
-        Next::Invalid(message) => (Code::SpawnInvalidRequest, "ConfigInvalid", message, Vec::new()),
-        Next::Denied(message) => {
-            (Code::SpawnPermissionDenied, "PermissionDenied", message, Vec::new())
-        }
-    };
-    // Whoever is told of the issues is told of the options that they are about.
-    draft.session.status.config = live.acp.options.config_values();
-    ending::turn(draft, index, &Ending::Discarded { code, reason, message, issues });
-}
-
-/// What a turn wants of the agent's options: its own words, then the session's, then the agent's.
-fn wanted(agent: &AgentSpec, session: &SessionSpec, turn: &TurnSpec) -> Wanted {
-    let first = |texts: [&Option<String>; 3]| texts.into_iter().flatten().next().cloned();
-    let mut config = agent.config.clone();
-    config.extend(session.config.clone());
-    config.extend(turn.config.clone());
-    let permissions = session.permissions.unwrap_or(agent.permissions).min(agent.permissions);
-    Wanted {
-        modes: mode_names(permissions, &agent.mode_map),
-        only_these_modes: permissions < Permissions::ApproveAll,
-        model: first([&turn.model, &session.model, &agent.model]),
-        thought_level: first([&turn.thought_level, &session.thought_level, &agent.thought_level]),
-        config,
-    }
-}
-
-/// What does not resolve, as a sentence.
-fn describe(issues: &[Issue]) -> String {
-    let sentences = issues.iter().map(|issue| {
-        let (parameter, requested) = (&issue.parameter, &issue.requested);
-        let values: Vec<_> = issue.candidates.iter().map(|choice| choice.value.as_str()).collect();
-        let values = values.join(", ");
-        match issue.reason {
-            IssueReason::Unsupported => {
-                format!("{parameter} {requested:?} is not offered; the agent offers: {values}")
-            }
-            IssueReason::Ambiguous => {
-                format!("{parameter} {requested:?} means several: {values}; name one")
-            }
-            IssueReason::MissingCategoryOption => {
-                format!(
-                    "{parameter} {requested:?} cannot be set: the agent has no one option for it"
-                )
-            }
-        }
-    });
-    sentences.collect::<Vec<_>>().join("; ")
-}
-
-fn dispatch(draft: &mut Draft<'_>, index: usize, live: &Live) {
-    let capabilities = draft.session.status.capabilities.clone().unwrap_or_default();
-    if let Some(kind) =
-        draft.world.turns[index].block_kinds.iter().find(|kind| !takes_block(&capabilities, kind))
-    {
-        let message = format!("the agent does not take content blocks of type {kind:?}");
-        let ending = Ending::Refused { code: Code::PromptCapabilityMismatch, message };
-        ending::turn(draft, index, &ending);
-        return;
-    }
-    let turn = &mut draft.turns[index];
-    let uid = turn.metadata.uid.clone();
-    let is_given = live.prompt.as_ref().is_some_and(|prompt| prompt.turn == uid);
-    match turn.status.delivery {
-        Delivery::NotSent => {
-            turn.status.delivery = Delivery::Unknown;
-            draft.because("the prompt is being written");
-            draft.act(Step::Submit { turn: uid });
-        }
-        Delivery::Unknown if is_given => draft.because("the prompt is being written"),
-        // Recorded, but the pass ended before the journal had it: surely not written.
-        Delivery::Unknown if !draft.world.turns[index].is_in_journal => {
-            draft.because("the prompt is being written");
-            draft.act(Step::Submit { turn: uid });
-        }
-        Delivery::Unknown | Delivery::Sent => {
-            let ending =
-                Ending::Interrupted { code: Code::AppRestarted, delivery: Delivery::Unknown };
-            ending::turn(draft, index, &ending);
-        }
-    }
-}
-
-/// Text and resource links are for every agent (ACP, prompt capabilities).
-fn takes_block(capabilities: &Capabilities, kind: &str) -> bool {
-    match kind {
-        "text" | "resource_link" => true,
-        "image" => capabilities.image,
-        "audio" => capabilities.audio,
-        "resource" => capabilities.embedded_context,
-        _ => false,
-    }
-}
-
-/// The prompt was written whole: the turn runs.
-pub(super) fn note_dispatch(draft: &mut Draft<'_>, index: usize, live: &Live) {
-    let turn = &mut draft.turns[index];
-    let is_written = live
-        .prompt
-        .as_ref()
-        .is_some_and(|prompt| prompt.turn == turn.metadata.uid && prompt.written_at.is_some());
-    if is_written && turn.status.delivery == Delivery::Unknown {
-        turn.status.delivery = Delivery::Sent;
-        turn.status.dispatched_at = Some(draft.now.time);
-        if turn.status.phase == TurnPhase::Starting {
-            turn.status.phase = TurnPhase::Running;
-        }
-        draft.session.status.prompted = true;
-    }
 }
 
 /// Who asked, as a sentence.

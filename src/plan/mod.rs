@@ -18,6 +18,7 @@ pub mod agent;
 mod bounds;
 pub mod capacity;
 mod cascade;
+mod configure;
 pub mod deadlines;
 mod draft;
 mod ending;

@@ -3,38 +3,24 @@
 //! One function a step; none decides anything. Each may be run again: what a second run does is
 //! said at the step's variant in `plan`.
 
+mod launch;
+mod prompt;
+
 use std::sync::Arc;
 
-use serde_json::value::RawValue;
-use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
-
-use crate::acp::connection::{self, Open, Unattended, connect};
-use crate::acp::roots::Roots;
+use crate::acp::connection::{self, Open};
 use crate::api::agent::{McpServer, McpTransport};
-use crate::api::session::Scope;
 use crate::api::turn::TurnPhase;
-use crate::api::{Agent, Incarnation, Turn, Uid};
+use crate::api::{Agent, Turn, Uid};
 use crate::plan::capacity::Holder;
-use crate::plan::world::{
-    Acp, Call, CallFailure, CallFailureKind, Finding, Live, Prompt, PromptEnd, Rung, SettingCall,
-    Stage, StartFailure, Stop, StopCause,
-};
+use crate::plan::world::{Call, Finding, Rung, SettingCall, Stage, Stop, StopCause};
 use crate::plan::{Change, OpenAs, Step, World};
 use crate::slots::Slots;
+use crate::store;
 use crate::store::records::{self, Records, Txn};
-use crate::store::{self, BlobId, Stream};
 
-use super::live::{Entry, Registry};
-use super::output;
-use super::process::{LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent};
-use super::pump::{Pump, State};
-use super::{Controller, ObjectKey, Queue};
-
-/// How far reading runs ahead of the pump. Small: a waiting event may hold a line of 10 MiB.
-const ACP_EVENTS_MAX: usize = 16;
-/// The largest prompt: `limits.promptBytes` bounds it at admission, this bounds the read.
-const PROMPT_BYTES_MAX: u64 = 16 * 1024 * 1024;
+use super::live::Entry;
+use super::{Controller, ObjectKey};
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
@@ -227,125 +213,6 @@ impl Controller {
         self.reporter.events_of(world, change, self.clock.now().time);
     }
 
-    async fn launch(
-        &self,
-        key: &ObjectKey,
-        world: &World,
-        incarnation: Incarnation,
-    ) -> Result<(), Error> {
-        let session = &world.session;
-        let uid = &session.metadata.uid;
-        if self.registry.knows(uid, incarnation) {
-            return Ok(());
-        }
-        let (Finding::Found(agent), Finding::Found(scope)) = (&world.agent, &world.scope) else {
-            return Err(Error::ProcessGone);
-        };
-        let instance = crate::plan::instance(&world.daemon.store_id, uid.as_str(), incarnation.0);
-        let mut session = session.clone();
-        session.status.incarnation = incarnation;
-        let request =
-            LaunchRequest { session, agent: (**agent).clone(), scope: (**scope).clone(), instance };
-        self.registry.starting(uid.clone(), incarnation);
-        // A start goes on if the pass is given up: what it brings is claimed, or killed and waited
-        // for. Until then a process may exist, and the planner is told so.
-        let (sender, started) = oneshot::channel();
-        let start = Start {
-            launcher: Arc::clone(&self.launcher),
-            registry: Arc::clone(&self.registry),
-            queue: Arc::clone(&self.queue),
-            key: key.clone(),
-            session: uid.clone(),
-        };
-        self.spawn(start.run(request, sender));
-        match started.await {
-            Ok(Ok(launched)) => self.adopt(key, world, incarnation, agent, scope, launched),
-            Ok(Err(error)) => {
-                let failure = StartFailure { reason: error.reason, message: error.message };
-                self.registry.not_started(uid.clone(), failure);
-            }
-            // It panicked: nothing is known of a process.
-            Err(_) => tracing::error!(session = %key, "a start ended without an outcome"),
-        }
-        self.queue.add(key.clone(), crate::api::report::Trigger::Process);
-        Ok(())
-    }
-
-    /// Takes a started process into the daemon's hands.
-    fn adopt(
-        &self,
-        key: &ObjectKey,
-        world: &World,
-        incarnation: Incarnation,
-        agent: &Agent,
-        scope: &Scope,
-        launched: Launched,
-    ) {
-        let now = self.clock.now();
-        let spec = &world.session.spec;
-        let permissions =
-            spec.permissions.unwrap_or(agent.spec.permissions).min(agent.spec.permissions);
-        let mut roots = vec![std::path::PathBuf::from(&scope.cwd)];
-        roots.extend(scope.additional_directories.iter().map(Into::into));
-        let options = connection::Options {
-            permissions,
-            unattended: Unattended::Reject,
-            roots: Roots::new(roots),
-            category_map: agent.spec.category_map.clone(),
-            additional_directories: agent.spec.additional_directories,
-            clock: Arc::clone(&self.clock),
-        };
-        let (events, acp_events) = mpsc::channel(ACP_EVENTS_MAX);
-        let (handle, service) = connect(launched.stdin, launched.stdout, options, events);
-        let stderr = crate::runtime::stderr::Ring::default();
-        let view = Live {
-            incarnation,
-            stage: Stage::Gated { identity: launched.identity },
-            pid: None,
-            launched_at: now.mono,
-            acp: Acp::default(),
-            prompt: None,
-            stop: None,
-            last_activity: now.mono,
-            is_tool_running: false,
-            is_active_after_turn: false,
-            stderr_tail: String::new(),
-            noise_lines: 0,
-        };
-        let entry = Arc::new(Entry::new(
-            key.clone(),
-            agent.clone(),
-            view,
-            handle,
-            launched.control,
-            stderr.clone(),
-        ));
-        self.registry.insert(world.session.metadata.uid.clone(), Arc::clone(&entry));
-        let stderr_end = CancellationToken::new();
-        let pump = Pump {
-            key: key.clone(),
-            entry,
-            registry: Arc::clone(&self.registry),
-            queue: Arc::clone(&self.queue),
-            blobs: Arc::clone(&self.blobs),
-            records: self.records.clone(),
-            clock: Arc::clone(&self.clock),
-            acp: acp_events,
-            process: launched.events,
-            stderr_end: stderr_end.clone(),
-            state: State::default(),
-        };
-        let drain = async move {
-            if let Err(error) = stderr.drain(launched.stderr).await {
-                tracing::debug!(%error, "standard error could not be read to its end");
-            }
-            stderr_end.cancel();
-        };
-        self.spawn(async move {
-            tokio::join!(service.run(), pump.run(), drain);
-        });
-    }
-
     fn open(&self, world: &World, how: &OpenAs) -> Result<(), Error> {
         let session = &world.session;
         let entry = self.entry(&session.metadata.uid)?;
@@ -378,71 +245,6 @@ impl Controller {
         Ok(())
     }
 
-    async fn submit(&self, world: &World, turn: &Uid) -> Result<(), Error> {
-        let entry = self.entry(&world.session.metadata.uid)?;
-        let Some(open) = world.turns.iter().find(|open| open.record.metadata.uid == *turn) else {
-            return Err(Error::ProcessGone);
-        };
-        if self.journal.contains(turn) {
-            return Err(Error::InJournal);
-        }
-        let blocks = self.blocks(&open.record).await?;
-        self.journal.record(turn).await.map_err(|error| Error::Journal(error.to_string()))?;
-        let now = self.clock.now().mono;
-        {
-            let mut view = entry.view();
-            view.last_activity = now;
-            view.is_active_after_turn = false;
-            view.prompt = Some(Prompt {
-                turn: turn.clone(),
-                written_at: None,
-                cancel_asked_at: None,
-                end: None,
-                response_bytes: 0,
-                steps: 0,
-                persist_failure: None,
-            });
-        }
-        *entry.activity() =
-            crate::ports::LiveActivity { turn: Some(turn.clone()), ..Default::default() };
-        if let Err(refused) = entry.acp.prompt(turn.clone(), blocks) {
-            // Surely not written, and never will be: its uid is in the journal.
-            let message = format!("the prompt could not be given to the agent: {refused}");
-            let failure = CallFailure { kind: CallFailureKind::NeverWritten, code: 0, message };
-            if let Some(prompt) = entry.view().prompt.as_mut().filter(|p| p.turn == *turn) {
-                prompt.end =
-                    Some(PromptEnd { answer: Err(failure), is_after_cancel: false, usage: None });
-            }
-            self.queue.add(entry.key.clone(), crate::api::report::Trigger::Process);
-        }
-        Ok(())
-    }
-
-    /// A turn's prompt as a JSON list of content blocks.
-    async fn blocks(&self, turn: &Turn) -> Result<Box<RawValue>, Error> {
-        let fault = |error: serde_json::Error| Error::Prompt(error.to_string());
-        let text_block = |text: &str| serde_json::json!([{"type": "text", "text": text}]);
-        let spec = &turn.spec;
-        if let Some(text) = &spec.prompt {
-            return serde_json::value::to_raw_value(&text_block(text)).map_err(fault);
-        }
-        if let Some(blocks) = &spec.prompt_blocks {
-            return serde_json::value::to_raw_value(blocks).map_err(fault);
-        }
-        let Some(stored) = &spec.prompt_blob else {
-            return Err(Error::Prompt("the turn has none".to_owned()));
-        };
-        let blob = BlobId { owner: turn.metadata.uid.clone(), stream: Stream::Prompt };
-        let bytes =
-            output::read_whole(&self.blobs, &blob, stored.bytes.min(PROMPT_BYTES_MAX)).await?;
-        let text = String::from_utf8(bytes).map_err(|error| Error::Prompt(error.to_string()))?;
-        if stored.blocks {
-            RawValue::from_string(text).map_err(fault)
-        } else {
-            serde_json::value::to_raw_value(&text_block(&text)).map_err(fault)
-        }
-    }
-
     fn take_rung(&self, session: &Uid, rung: Rung, cause: &StopCause) -> Result<(), Error> {
         let entry = self.entry(session)?;
         let now = self.clock.now().mono;
@@ -469,46 +271,6 @@ impl Controller {
             Rung::Kill => entry.control.kill_tree(),
         }
         Ok(())
-    }
-}
-
-/// A start of a process, which outlives the pass that asked for it.
-struct Start {
-    launcher: Arc<dyn Launcher>,
-    registry: Arc<Registry>,
-    queue: Arc<Queue>,
-    key: ObjectKey,
-    session: Uid,
-}
-
-impl Start {
-    async fn run(
-        self,
-        request: LaunchRequest,
-        claimed_by: oneshot::Sender<Result<Launched, LaunchError>>,
-    ) {
-        let unclaimed = match claimed_by.send(self.launcher.launch(request).await) {
-            Ok(()) => return,
-            Err(outcome) => outcome,
-        };
-        let message = match unclaimed {
-            Ok(mut launched) => {
-                launched.control.kill_tree();
-                loop {
-                    match launched.events.next().await {
-                        Some(ProcessEvent::TreeEmpty) => break,
-                        Some(_) => {}
-                        // Not proven gone, and nobody left to tell: it counts as running.
-                        None => return,
-                    }
-                }
-                "the launch took too long; what it started was killed".to_owned()
-            }
-            Err(error) => error.message,
-        };
-        let failure = StartFailure { reason: "LaunchTimeout", message };
-        self.registry.not_started(self.session, failure);
-        self.queue.add(self.key, crate::api::report::Trigger::Process);
     }
 }
 
