@@ -3,7 +3,7 @@
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::permission::Verdict;
+use super::permission::{Choice, Verdict};
 use crate::api::Uid;
 use crate::api::session::Capabilities;
 use crate::options::Snapshot;
@@ -349,6 +349,10 @@ pub struct PermissionAsked {
     pub verdict: Verdict,
     /// The option that was picked; `None`: `cancelled`, or (while it waits) nothing yet.
     pub option: Option<String>,
+    /// While it waits: the paths that the tool call is about.
+    pub targets: Vec<String>,
+    /// While it waits: what the agent offers.
+    pub offered: Vec<Choice>,
 }
 
 /// How much of a name from an agent is kept.

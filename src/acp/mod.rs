@@ -22,7 +22,7 @@ pub mod roots;
 mod update;
 mod wire;
 
-pub use connection::{Handle, Open, Options, Refused, Scope, Service, Unattended, connect};
+pub use connection::{Handle, Open, Options, Refused, Scope, Service, connect};
 pub use counts::Counts;
 pub use event::Event;
 pub use outbox::WRITE_QUEUE_BYTES_MAX;

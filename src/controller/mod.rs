@@ -19,6 +19,7 @@ pub mod prompts;
 mod pump;
 pub mod queue;
 mod report;
+mod requests;
 #[cfg(test)]
 mod tests;
 
@@ -85,6 +86,8 @@ pub struct Options {
     pub boot_id: String,
     /// Whether the daemon before this one stopped in order.
     pub stopped_cleanly: bool,
+    /// How long a request for permission waits for somebody to decide.
+    pub permission_timeout: Duration,
     /// Bounds on turns at the same time.
     pub limits: Limits,
     /// How long reports and events are kept.

@@ -36,6 +36,7 @@ impl Controller {
             live.stderr_tail = entry.stderr.last_lines(STDERR_TAIL_LINES, STDERR_TAIL_BYTES);
         }
         let records = self.records.open_turns(&uid).await?;
+        let (requests, spent_requests) = self.requests(&session, &process, &records).await?;
         let mut turns = Vec::with_capacity(records.len());
         // The turn that is given to the agent next: the one that starts, or else is taken.
         let next = records
@@ -75,6 +76,8 @@ impl Controller {
         };
         Ok(Some(World {
             turns,
+            requests,
+            spent_requests,
             below,
             children,
             owner,
@@ -87,6 +90,7 @@ impl Controller {
                 boot_id: self.options.boot_id.clone(),
                 is_stopping: self.is_stopping(),
                 stopped_cleanly: self.options.stopped_cleanly,
+                permission_timeout: self.options.permission_timeout,
             },
             session,
         }))

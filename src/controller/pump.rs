@@ -4,6 +4,8 @@
 //! It decides nothing. What matters to a decision pokes the session's key; what is only traffic
 //! does not, so that ten thousand updates make no pass.
 
+mod permission;
+
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -183,16 +185,7 @@ impl Pump {
             }
             Event::CancelWritten { .. } => self.state.is_cancel_written = true,
             Event::PromptEnded { turn, outcome } => self.on_prompt_ended(&turn, outcome).await,
-            Event::PermissionAsked(asked) => {
-                if let Some(output) = &mut self.state.output {
-                    let shown = serde_json::json!({
-                        "tool": asked.tool.title,
-                        "option": asked.option,
-                    });
-                    output.line(now.time, "permission", &shown.to_string(), false);
-                }
-                self.note_activity("permission", asked.tool.title.as_deref());
-            }
+            Event::PermissionAsked(asked) => self.on_permission(asked, now.time),
             Event::Noise { count, .. } => {
                 let mut view = self.entry.view();
                 let is_first = view.noise_lines == 0;

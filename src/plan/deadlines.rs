@@ -10,6 +10,7 @@ use crate::api::session::DesiredState;
 use crate::clock::{Mono, Now};
 
 use super::draft::Draft;
+use super::permission;
 use super::stop::is_prompt_open;
 use super::world::{Live, World};
 
@@ -71,8 +72,10 @@ pub fn running(
     {
         clocks.push((Clock::Idle, Due::at(since.plus(spec.idle_timeout.get()), now.time)));
     }
+    // An agent that waits for an answer is not silent: what it asks has a clock of its own.
     if let Some(allowed) = inactivity_allowed(world, live)
         && is_prompt_open(live)
+        && !permission::is_waiting(live)
     {
         clocks.push((Clock::Inactivity, Due::at_mono(live.last_activity.plus(allowed), now.mono)));
     }

@@ -15,7 +15,7 @@ use crate::api::{Code, PROCESS_FINALIZER};
 use super::draft::{Draft, holds_slot};
 use super::turn::{Ending, conclude, start_failure_code};
 use super::world::{Call, Fault, Live, Process, Stage, StartFailure, StopCause};
-use super::{Step, cascade, configure, launch, stop};
+use super::{Step, cascade, configure, launch, permission, stop};
 
 /// How often a process that could not be proven gone is looked at again.
 const UNPROVEN_RECHECK: Duration = Duration::from_secs(5);
@@ -427,6 +427,9 @@ fn remove(draft: &mut Draft<'_>) {
         return;
     }
     // Unknown counts as "something is left": the next pass has looked.
+    if !permission::remove(draft) {
+        return;
+    }
     let Some(turns) = &draft.world.below else { return };
     if cascade::goes_with_owner(draft) {
         // Its deletion is recorded first, so that watchers see it coming.

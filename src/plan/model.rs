@@ -6,14 +6,20 @@ use std::time::Duration;
 use crate::api::agent::AgentSpec;
 use crate::api::session::{Capabilities, Scope, SessionSpec};
 use crate::api::turn::{Admission, TurnPhase, TurnSpec};
-use crate::api::{Agent, Name, ObjectMeta, PROCESS_FINALIZER, Session, Time, Turn, Uid};
+use crate::api::{
+    Agent, Name, ObjectMeta, PROCESS_FINALIZER, PermissionRequest, Session, Time, Turn, Uid,
+};
 use crate::clock::{Mono, Now};
 
+use super::permission::Answer;
 use super::world::*;
 use super::{Change, Plan, Requeue, Step, plan};
 
 /// 2026-01-01T00:00:00Z.
 pub(crate) const EPOCH_MS: i64 = 1_767_225_600_000;
+
+/// How long a request for permission waits.
+pub(crate) const PERMISSION_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How the agent of a model behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +48,9 @@ pub(crate) struct Asked {
 pub(crate) struct Model {
     pub(crate) session: Option<Session>,
     pub(crate) turns: Vec<Turn>,
+    pub(crate) requests: Vec<PermissionRequest>,
+    /// What the agent was told, by the number of its question: the judge of "once, and as recorded".
+    pub(crate) told: Vec<(u64, Answer)>,
     pub(crate) owner: Owner,
     pub(crate) children: Children,
     pub(crate) process: Process,
@@ -102,6 +111,8 @@ impl Model {
         Self {
             session: Some(Session::new(meta, spec)),
             turns: Vec::new(),
+            requests: Vec::new(),
+            told: Vec::new(),
             owner: Owner::None,
             children: Children::default(),
             process: Process::Absent,
@@ -146,15 +157,22 @@ impl Model {
             agent: self.agent.clone(),
             scope: self.scope.clone(),
             process: self.process.clone(),
+            requests: self.requests.clone(),
+            spent_requests: Some(self.spent()),
             has_free_slot: self.slots.len() < self.slots_max || self.next_holds_slot(),
             daemon: Daemon {
                 store_id: "store".into(),
                 boot_id: "boot".into(),
                 is_stopping: self.is_stopping,
                 stopped_cleanly: false,
+                permission_timeout: PERMISSION_TIMEOUT,
             },
             session,
         })
+    }
+
+    fn spent(&self) -> Vec<PermissionRequest> {
+        self.requests.iter().filter(|one| !one.status.phase.is_pending()).cloned().collect()
     }
 
     /// Whether the turn that is next has a slot already.
@@ -193,6 +211,8 @@ impl Model {
             launched_at: Mono(0),
             acp: Acp::default(),
             prompt: None,
+            asks: Vec::new(),
+            has_asked: false,
             stop: None,
             last_activity: Mono(0),
             is_tool_running: false,
@@ -241,6 +261,7 @@ impl Model {
             | Step::Open(_)
             | Step::Set { .. }
             | Step::CancelPrompt { .. }
+            | Step::AnswerPermission { .. }
             | Step::Stop { .. } => self.apply_to_live(step, now),
         }
     }
@@ -249,8 +270,15 @@ impl Model {
         let behaviour = self.behaviour;
         let hears = matches!(step, Step::Open(_) | Step::Stop { rung: Rung::Eof | Rung::Term, .. });
         self.asked.hears |= hears;
+        if let Step::AnswerPermission { request, answer } = step {
+            self.told.push((*request, *answer));
+        }
         let Some(live) = self.live_mut() else { return };
         match step {
+            Step::AnswerPermission { request, .. } => {
+                live.asks.retain(|ask| ask.request != *request);
+                live.last_activity = now.mono;
+            }
             Step::OpenGate => live.stage = Stage::Running,
             Step::Initialize => {
                 live.acp.initialize = Call::Done(Initialized {
@@ -275,6 +303,7 @@ impl Model {
                 done.record(wanted, &before, setting, Err("this agent sets nothing"));
             }
             Step::CancelPrompt { turn } => {
+                live.asks.clear();
                 if let Some(prompt) = live.prompt.as_mut().filter(|prompt| prompt.turn == *turn) {
                     prompt.cancel_asked_at = Some(now.mono);
                 }
@@ -311,6 +340,19 @@ impl Model {
         self.turns.retain(|turn| {
             change.remove_turns.iter().all(|removed| removed.metadata.uid != turn.metadata.uid)
         });
+        for request in &change.requests {
+            let same = |stored: &&mut PermissionRequest| stored.metadata.name == request.metadata.name;
+            match self.requests.iter_mut().find(same) {
+                Some(stored) => {
+                    assert!(stored.status.phase.is_pending(), "an ended request was written again");
+                    *stored = request.clone();
+                }
+                None => self.requests.push(request.clone()),
+            }
+        }
+        self.requests.retain(|request| {
+            change.remove_requests.iter().all(|gone| gone.metadata.name != request.metadata.name)
+        });
         if let Some(agent) = &change.agent {
             self.agent = Finding::Found(Box::new(agent.clone()));
         }
@@ -321,6 +363,7 @@ impl Model {
             let may_run = matches!(&self.process, Process::Live(live) if !matches!(live.stage, Stage::Empty { .. }));
             assert!(!may_run, "a record went before its process");
             assert!(self.turns.is_empty(), "a record went before its turns");
+            assert!(self.requests.is_empty(), "a record went before its requests");
             assert_eq!(self.children.count, 0, "a record went before its children");
             self.session = None;
         }
@@ -345,6 +388,10 @@ impl Model {
             return false;
         }
         let is_after_cancel = prompt.cancel_asked_at.is_some();
+        if !live.asks.is_empty() {
+            // It waits for an answer.
+            return false;
+        }
         asked.prompts = true;
         match behaviour {
             Behaviour::Prompt => {}
@@ -411,11 +458,15 @@ fn take_rung(live: &mut Live, rung: Rung, cause: &StopCause, now: Now, behaviour
     live.stop = Some(Stop { rung, since: now.mono, unconfirmed, cause: cause.clone() });
     match rung {
         Rung::Cancel => {
+            live.asks.clear();
             if let Some(prompt) = &mut live.prompt {
                 prompt.cancel_asked_at = Some(now.mono);
             }
         }
-        Rung::Close => live.acp.close = Call::Done(()),
+        Rung::Close => {
+            live.asks.clear();
+            live.acp.close = Call::Done(());
+        }
         Rung::Eof | Rung::Term if behaviour == Behaviour::Deaf => {}
         Rung::Eof | Rung::Term => {
             live.stage = Stage::Exited { status: "exit code 0".into(), at: now.mono };

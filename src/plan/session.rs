@@ -9,7 +9,7 @@ use super::deadlines::{self, Clock};
 use super::draft::{Draft, next_turn};
 use super::turn::Ending;
 use super::world::{Live, Process, Stage, StopCause, World};
-use super::{Plan, Step, cascade, ending, launch, status, stop};
+use super::{Plan, Step, cascade, ending, launch, permission, status, stop};
 
 /// Decides what one pass does.
 pub(super) fn plan(world: &World, now: Now) -> Plan {
@@ -31,6 +31,7 @@ pub(super) fn plan(world: &World, now: Now) -> Plan {
     } else {
         run(&mut draft);
     }
+    permission::settle(&mut draft);
     draft.finish()
 }
 
@@ -250,6 +251,9 @@ fn drive(draft: &mut Draft<'_>, index: usize) {
         (false, Delivery::NotSent | Delivery::Unknown) => launch::progress(draft, index),
         (false, Delivery::Sent) if draft.world.live().is_none() => {
             ending::turn(draft, index, &Ending::ProcessGone { status: "unknown", stderr: "" });
+        }
+        (false, Delivery::Sent) if draft.world.live().is_some_and(permission::is_waiting) => {
+            draft.because("waits for somebody to decide what the agent asks");
         }
         (false, Delivery::Sent) => draft.because("the turn runs"),
     }

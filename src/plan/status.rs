@@ -8,7 +8,7 @@ use crate::api::session::{DesiredState, EndOutcome, ProcessState, Provider, Sess
 use crate::api::turn::TurnPhase;
 use crate::api::{Session, SessionStatus, Time, Turn};
 
-use super::deadlines;
+use super::{deadlines, permission};
 use super::draft::Draft;
 use super::world::{Call, Finding, Live, Missing, Stage, World};
 
@@ -117,7 +117,8 @@ fn phase(
             | TurnPhase::Interrupted
             | TurnPhase::Discarded => SessionPhase::Idle,
         };
-        return (phase, String::new());
+        let reason = turn.status.waiting_for.as_ref().map_or("", |_| "WaitingForPermission");
+        return (phase, reason.to_owned());
     }
     if status.process.is_some() {
         return (SessionPhase::Idle, String::new());
@@ -140,6 +141,9 @@ fn phase(
 pub(super) fn standing(session: &Session, turns: &[Turn], world: &World) -> Outcome {
     let status = &session.status;
     let is_ending = status.end.is_some() && status.finished_at.is_none();
+    if !is_ending && turns.iter().any(|turn| turn.status.waiting_for.is_some()) {
+        return Outcome::Waiting;
+    }
     if is_ending || turns.iter().any(is_active) {
         return Outcome::Progressing;
     }
@@ -173,6 +177,7 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     let is_managed = session.metadata.annotations.contains_key(MANAGED_BY);
     let is_external = session.spec.provider == Provider::External;
     let has_ended = session.status.end.is_some();
+    let not_enforced = permission::is_not_enforced(session, world);
     let status = &mut session.status;
     let (ready, reason, message) = if is_external { not_run_here() } else { process_ready(status) };
     status.conditions.set("ProcessReady", ready, &reason, message, generation, now);
@@ -195,6 +200,11 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     let unconfirmed = live.is_some_and(is_unconfirmed);
     let message = "the process tree was killed and is not proven empty; it is killed again";
     flag(status, "KillUnconfirmed", unconfirmed, ("StillPopulated", message), generation, now);
+    let message = "it may do less than everything, but its agent offers no mode for that and has not \
+                   asked for any permission: nothing binds it but its own caution";
+    if let Some(holds) = not_enforced {
+        flag(status, "PermissionsNotEnforced", holds, ("NeverAsked", message), generation, now);
+    }
     if live.is_some_and(|live| live.noise_lines > 0) {
         let message =
             "the agent writes lines to standard output that are no protocol; they are skipped";

@@ -4,12 +4,16 @@
 //! What could not be found out is a value too ([`Stage::Unprovable`], [`Finding::Unknown`]): it
 //! counts as "might be running".
 
+use std::time::Duration;
+
 use crate::api::agent::StopTimes;
 use crate::api::session::{Capabilities, ProcessRecord, Scope};
-use crate::api::{Agent, Incarnation, Name, Session, Turn, Uid};
+use crate::api::{Agent, Incarnation, Name, PermissionRequest, Session, Turn, Uid};
 use crate::clock::Mono;
 use crate::options::Snapshot;
 use crate::options::settings::{Done, Setting, Wanted};
+
+use super::permission::Ask;
 
 /// What one pass over a session sees.
 #[derive(Clone, Debug)]
@@ -18,6 +22,12 @@ pub struct World {
     pub session: Session,
     /// Its turns that are not final, oldest first.
     pub turns: Vec<OpenTurn>,
+    /// Its requests for permission that wait, and those that the agent's questions stand for, oldest
+    /// first.
+    pub requests: Vec<PermissionRequest>,
+    /// Its requests that wait no more, oldest first; looked up only once it has finished, or where
+    /// a new question needs a record.
+    pub spent_requests: Option<Vec<PermissionRequest>>,
     /// Its turns, final ones too; looked up only once it has finished.
     pub below: Option<Vec<Turn>>,
     /// Its children; looked up only once its end is wanted or decided.
@@ -56,6 +66,8 @@ pub struct Daemon {
     pub is_stopping: bool,
     /// Whether the daemon before this one stopped in order: its turns end `APP_SHUTDOWN`.
     pub stopped_cleanly: bool,
+    /// How long a request for permission waits.
+    pub permission_timeout: Duration,
 }
 
 /// A turn that is not final.
@@ -143,6 +155,10 @@ pub struct Live {
     pub acp: Acp,
     /// The prompt that the agent was last given.
     pub prompt: Option<Prompt>,
+    /// What the agent asks and waits for an answer to, oldest first.
+    pub asks: Vec<Ask>,
+    /// Whether it has asked for any permission, whatever the answer.
+    pub has_asked: bool,
     /// The stop ladder, once it was begun.
     pub stop: Option<Stop>,
     /// When the agent last sent a valid message.

@@ -9,8 +9,8 @@
 //! memory, headers and connections are bounded; nothing but desired state is written; every
 //! response is `no-store`; no token is ever logged.
 //!
-//! Absent on purpose: CORS, compression (wrong for watches), protobuf, and for now: writes and
-//! watches of callers (they read what is theirs), server-side apply, JSON patch, OpenAPI, the reviews of `kubectl auth`.
+//! Absent on purpose: CORS, compression (wrong for watches), protobuf, and for now: watches and
+//! most writes of callers (they read what is theirs, and decide on requests), server-side apply, JSON patch, OpenAPI, the reviews of `kubectl auth`.
 
 pub mod age;
 mod body;
@@ -210,7 +210,7 @@ async fn one(
         )),
         (None, _) if is_read => read::get(state, sight, item, kind, &parts.headers, query).await,
         (None, _) if item.resource.is_writable() => {
-            write::change(state, item, kind, query, parts, body).await
+            write::change(state, sight, item, kind, query, parts, body).await
         }
         (Some("status"), _) if is_read && discovery::has_status(item.resource) => {
             read::get(state, sight, item, kind, &parts.headers, query).await

@@ -1,11 +1,12 @@
 //! Who asks, and what of the records he may see.
 //!
-//! An operator sees all. A caller (a session, by its token) sees itself, its children and its
-//! children's turns: to it everything else is as if it were not there, and an answer about what is
+//! An operator sees all. A caller (a session, by its token) sees itself, its children, and their
+//! turns and requests for permission, which it may decide: to it everything else is as if it were not there, and an answer about what is
 //! foreign is the same as one about what is missing.
 
 use std::collections::HashSet;
 
+use axum::http::Method;
 use axum::http::request::Parts;
 use serde_json::Value;
 
@@ -36,15 +37,22 @@ impl Sight {
     /// # Errors
     ///
     /// 401 if the request did not come through the guard; for a caller 404 for all but reading
-    /// sessions and turns.
+    /// sessions, turns and requests and deciding on requests, and 403 for deciding once it is at its
+    /// end.
     pub(super) async fn of(state: &State, parts: &Parts, target: &Target) -> Result<Self, Failure> {
         let bearer = match parts.extensions.get::<Principal>() {
             None => return Err(Failure::unauthorized()),
             Some(Principal::Operator) => return Ok(Self::All),
             Some(Principal::Caller(bearer)) => bearer,
         };
-        if !super::is_read(parts) || !is_open(target) {
+        let decides = parts.method == Method::PATCH && is_request(target);
+        if !decides && (!super::is_read(parts) || !is_open(target)) {
             return Err(missing(target, parts.uri.path()));
+        }
+        if decides && !bearer.is_live {
+            return Err(Failure::forbidden(
+                "the session of this token has ended or is ending: it decides nothing any more",
+            ));
         }
         let session = bearer.caller.session.clone();
         let prefix = keys::children_of(&session);
@@ -61,7 +69,7 @@ impl Sight {
         match kind {
             Kind::Session => uid("/metadata/uid")
                 .is_some_and(|found| found == *session || children.contains(&found)),
-            Kind::Turn => uid("/metadata/ownerReferences/0/uid")
+            Kind::Turn | Kind::PermissionRequest => uid("/metadata/ownerReferences/0/uid")
                 .is_some_and(|owner| children.contains(&owner)),
             Kind::Agent | Kind::Workspace | Kind::Namespace | Kind::Event => false,
         }
@@ -75,8 +83,12 @@ impl Sight {
 
 /// What callers may read at all.
 fn is_open(target: &Target) -> bool {
-    let is_own =
-        |resource: &Resource| matches!(resource, Resource::Records(Kind::Session | Kind::Turn));
+    let is_own = |resource: &Resource| {
+        matches!(
+            resource,
+            Resource::Records(Kind::Session | Kind::Turn | Kind::PermissionRequest)
+        )
+    };
     match target {
         Target::Collection { resource, .. } => is_own(resource),
         Target::Item(item) => {
@@ -94,6 +106,18 @@ fn is_open(target: &Target) -> bool {
         | Target::Group
         | Target::Resources { .. } => false,
     }
+}
+
+/// Whether it is a request for permission itself, which a caller may decide.
+fn is_request(target: &Target) -> bool {
+    matches!(
+        target,
+        Target::Item(Item {
+            resource: Resource::Records(Kind::PermissionRequest),
+            subresource: None,
+            ..
+        })
+    )
 }
 
 /// The answer about something that is not there.

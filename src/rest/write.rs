@@ -57,6 +57,7 @@ pub(super) async fn create(
 /// PUT, PATCH or DELETE of an object.
 pub(super) async fn change(
     state: &Arc<State>,
+    sight: &Sight,
     item: &Item,
     kind: Kind,
     query: &Query,
@@ -77,7 +78,10 @@ pub(super) async fn change(
     let view = View::of(headers, query)?;
     let options = options(query)?;
     let document = parse(&body::take(request_body).await?)?;
-    let (namespace, name) = address(state, item, kind).await?;
+    let (namespace, name) = address(state, sight, item, kind).await?;
+    if !sight.is_all() {
+        expect_decision(&document)?;
+    }
     let (admission, writer) = (&state.admission, Writer::Operator);
     let admitted = if parts.method == Method::PUT {
         admission.update(kind, &namespace, &name, document, &options, &writer).await?
@@ -106,7 +110,7 @@ async fn delete(
         })?
     };
     let options = told.options(query)?;
-    let (namespace, name) = address(state, item, kind).await?;
+    let (namespace, name) = address(state, &Sight::All, item, kind).await?;
     let gone = state.admission.delete(kind, &namespace, &name, &options).await?;
     if gone.is_gone && !options.dry_run {
         let uid = gone.object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
@@ -117,13 +121,33 @@ async fn delete(
 }
 
 /// Namespace and name of the object that a path names by name or uid.
-async fn address(state: &State, item: &Item, kind: Kind) -> Result<(Namespace, Name), Failure> {
-    let object = object_of(&find(state, &Sight::All, item, kind).await?)?;
+async fn address(
+    state: &State,
+    sight: &Sight,
+    item: &Item,
+    kind: Kind,
+) -> Result<(Namespace, Name), Failure> {
+    let object = object_of(&find(state, sight, item, kind).await?)?;
     let part = |name: &str| {
         let pointer = format!("/metadata/{name}");
         object.pointer(&pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
     };
     Ok((Namespace::new(part("namespace")), Name::new(part("name"))))
+}
+
+/// What a caller writes is a decision and nothing else; it may say of which version of the request.
+fn expect_decision(patch: &Value) -> Result<(), Failure> {
+    let has_only = |value: Option<&Value>, names: &[&str]| {
+        let fields = value.and_then(Value::as_object);
+        fields.is_none_or(|fields| fields.keys().all(|name| names.contains(&name.as_str())))
+    };
+    let is_decision = has_only(Some(patch), &["apiVersion", "kind", "metadata", "spec"])
+        && has_only(patch.get("metadata"), &["name", "namespace", "uid", "resourceVersion"])
+        && has_only(patch.get("spec"), &["decision"]);
+    if is_decision {
+        return Ok(());
+    }
+    Err(Failure::forbidden("with a caller's token only spec.decision of a request is written"))
 }
 
 fn options(query: &Query) -> Result<WriteOptions, Failure> {

@@ -347,6 +347,7 @@ fn loop_options(
         store_id,
         boot_id: runtime::boot_id().map_err(system("the boot id cannot be read"))?,
         stopped_cleanly: !opened.is_new && !opened.was_unclean,
+        permission_timeout: config.permission_timeout.get(),
         limits: turn_limits(config),
         retention: controller::Retention {
             reports_per_object: config.retention.reports_per_object as usize,

@@ -73,7 +73,13 @@ fn a_request_before_any_update_is_judged_on_itself() {
     let mut bench = Bench::running(options);
     let call = json!({"toolCallId": "c", "kind": "read", "title": null});
     assert_eq!(ask(&mut bench, call, ALL).1, Verdict::Allow);
-    assert_eq!(ask(&mut bench, json!({"toolCallId": "d"}), ALL).1, Verdict::RejectUnattended);
+    let waiting = ask(&mut bench, json!({"toolCallId": "d"}), ALL);
+    assert_eq!(waiting.1, Verdict::Wait);
+    bench.result(json!({"stopReason": "end_turn"}));
+    bench.events();
+    let (outcome, verdict) = ask(&mut bench, json!({"toolCallId": "e"}), ALL);
+    assert_eq!(verdict, Verdict::RejectOutOfTurn, "no turn runs that it could belong to");
+    assert_eq!(outcome, json!({"outcome": "selected", "optionId": "reject_once"}));
     let call = json!({"toolCallId": "c", "locations": [{"path": "/x"}]});
     assert_eq!(ask(&mut bench, call, ALL).1, Verdict::RejectOutside);
 }

@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
-use crate::acp::connection::{self, Unattended, connect};
+use crate::acp::connection::{self, connect};
 use crate::acp::roots::Roots;
 use crate::api::session::Scope;
 use crate::api::{Agent, Incarnation, Uid};
@@ -83,7 +83,6 @@ impl Controller {
         roots.extend(scope.additional_directories.iter().map(Into::into));
         let options = connection::Options {
             permissions,
-            unattended: Unattended::Reject,
             roots: Roots::new(roots),
             category_map: agent.spec.category_map.clone(),
             additional_directories: agent.spec.additional_directories,
@@ -99,6 +98,8 @@ impl Controller {
             launched_at: now.mono,
             acp: Acp::default(),
             prompt: None,
+            asks: Vec::new(),
+            has_asked: false,
             stop: None,
             last_activity: now.mono,
             is_tool_running: false,

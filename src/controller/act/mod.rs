@@ -4,6 +4,7 @@
 //! said at the step's variant in `plan`.
 
 mod launch;
+mod permission;
 mod prompt;
 
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::store;
 use crate::store::records::{self, Records, Txn};
 
 use super::live::Entry;
-use super::{Controller, ObjectKey};
+use super::{Controller, ObjectKey, requests};
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +75,7 @@ impl Controller {
     ) -> Result<(), Error> {
         let session = &world.session.metadata.uid;
         match step {
-            Step::Record(change) => self.record(world, change).await,
+            Step::Record(change) => self.record(world, &requests::with_uids(change)).await,
             Step::Launch { incarnation } => self.launch(key, world, *incarnation).await,
             Step::OpenGate => {
                 let entry = self.entry(session)?;
@@ -114,6 +115,7 @@ impl Controller {
                 }
                 Ok(())
             }
+            Step::AnswerPermission { request, answer } => self.answer(session, *request, *answer),
             Step::Stop { rung, cause } => self.take_rung(session, *rung, cause),
             Step::Forget => {
                 self.registry.forget(session);
@@ -209,6 +211,9 @@ impl Controller {
                     }
                 });
             }
+        }
+        for turn in &change.remove_turns {
+            self.spawn(requests::drop_of(self.records.clone(), turn.metadata.uid.clone()));
         }
         self.reporter.events_of(world, change, self.clock.now().time);
     }
@@ -326,7 +331,7 @@ fn transaction(world: &World, change: &Change) -> Txn {
             txn = txn.remove(seen);
         }
     }
-    txn
+    requests::write(txn, world, change)
 }
 
 /// The servers of a session: its own, then the agent's, by name; without those that the agent

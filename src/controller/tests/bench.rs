@@ -141,6 +141,7 @@ impl Bench {
 
     async fn build(&mut self) -> Result<(Service, Handle), crate::store::Error> {
         let options = Options {
+            permission_timeout: Duration::from_secs(300),
             store_id: "store".into(),
             boot_id: "boot".into(),
             stopped_cleanly: self.stopped_cleanly,
