@@ -13,6 +13,7 @@ mod completion;
 mod config;
 mod connect;
 mod crds;
+mod decide;
 mod delete;
 pub mod demo;
 mod demo_agent;
@@ -50,6 +51,8 @@ use connect::Connection;
 pub use demo::DemoOptions;
 use failure::Failure;
 pub use serve::ServeOptions;
+
+use crate::api::permission::Decision;
 
 /// What every page of help says about exit codes.
 const EXIT_CODES: &str = "\
@@ -110,6 +113,10 @@ enum Verb {
     Cancel(cancel::Cancel),
     /// Stop a session for good; its record and transcript stay.
     Stop(stop::Stop),
+    /// Allow what agents ask, this once.
+    Approve(decide::Decide),
+    /// Reject what agents ask.
+    Deny(decide::Decide),
     /// Give a session a prompt and show the answer.
     Prompt(prompt::Prompt),
     /// Show what a session's turns said.
@@ -228,6 +235,8 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
         Verb::Delete(verb) => verb.run(context).await.map(done),
         Verb::Cancel(verb) => verb.run(context).await.map(done),
         Verb::Stop(verb) => verb.run(context).await.map(done),
+        Verb::Approve(verb) => verb.run(Decision::Allow, context).await.map(done),
+        Verb::Deny(verb) => verb.run(Decision::Deny, context).await.map(done),
         Verb::Prompt(verb) => verb.run(context).await,
         Verb::Logs(verb) => verb.run(context).await.map(done),
         Verb::Response(verb) => verb.run(context).await.map(done),

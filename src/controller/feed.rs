@@ -6,7 +6,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::report::Trigger;
-use crate::api::{Kind, Name, Namespace, PermissionRequestSpec, Session, SessionSpec, TurnSpec, Uid};
+use crate::api::{
+    Kind, Name, Namespace, PermissionRequestSpec, Session, SessionSpec, TurnSpec, Uid,
+};
 use crate::plan::holds_slot;
 use crate::store::records::{self, decode};
 use crate::store::{Change, Key, Rev, Watch, keys};
@@ -21,8 +23,7 @@ const DEADLINES_PAGE: usize = 256;
 
 /// Follows everything that a session's world is made of, until told to stop.
 pub(super) async fn follow(controller: Arc<Controller>, from: Rev, stop: CancellationToken) {
-    let kinds =
-        [Kind::Session, Kind::Turn, Kind::PermissionRequest, Kind::Agent, Kind::Workspace];
+    let kinds = [Kind::Session, Kind::Turn, Kind::PermissionRequest, Kind::Agent, Kind::Workspace];
     let follows = kinds.map(|kind| follow_kind(&controller, kind, from));
     tokio::select! {
         _ = futures::future::join_all(follows) => {}

@@ -17,8 +17,8 @@ use crate::api::report::{Outcome, StepReport, Trigger};
 use crate::api::session::EndOutcome;
 use crate::api::turn::TurnPhase;
 use crate::api::{
-    Dur, Event, Kind, Name, Namespace, ObjectMeta, PermissionRequest, ReconcileReport, Session, Time,
-    Turn, Uid,
+    Dur, Event, Kind, Name, Namespace, ObjectMeta, PermissionRequest, ReconcileReport, Session,
+    Time, Turn, Uid,
 };
 use crate::clock::{Now, SharedClock};
 use crate::plan::world::{Call, Process};

@@ -8,8 +8,8 @@ use crate::api::{PermissionRequest, Session, Turn, Uid};
 use crate::plan::permission::name_of;
 use crate::plan::world::Process;
 use crate::plan::{Change, World};
-use crate::store::records::{self, Records, Txn, removals};
 use crate::store::keys;
+use crate::store::records::{self, Records, Txn, removals};
 
 use super::{Controller, ObjectKey};
 

@@ -4,14 +4,16 @@
 use std::time::Duration;
 
 use crate::api::agent::AgentSpec;
+use crate::api::permission::{Decision, ToolCall};
 use crate::api::session::{Capabilities, Scope, SessionSpec};
 use crate::api::turn::{Admission, TurnPhase, TurnSpec};
 use crate::api::{
-    Agent, Name, ObjectMeta, PROCESS_FINALIZER, PermissionRequest, Session, Time, Turn, Uid,
+    Agent, Name, ObjectMeta, OwnerReference, PROCESS_FINALIZER, PermissionRequest,
+    PermissionRequestSpec, Session, Time, Turn, Uid,
 };
 use crate::clock::{Mono, Now};
 
-use super::permission::Answer;
+use super::permission::{Answer, Ask};
 use super::world::*;
 use super::{Change, Plan, Requeue, Step, plan};
 
@@ -189,6 +191,43 @@ impl Model {
         self.turns.push(turn);
     }
 
+    /// The agent asks for permission in the turn that it has.
+    pub(crate) fn ask(&mut self, request: u64) {
+        let turn = self.turns[0].metadata.uid.clone();
+        let call = ToolCall { id: format!("call-{request}"), ..ToolCall::default() };
+        let ask = Ask::new(request, turn, call, vec!["/w/file".to_owned()], Vec::new());
+        if let Some(live) = self.live_mut() {
+            live.has_asked = true;
+            live.asks.push(ask);
+        }
+    }
+
+    /// A question of the first turn as it was recorded before.
+    pub(crate) fn record_question(&mut self, request: u64, at: Time, decision: Option<Decision>) {
+        let turn = &self.turns[0];
+        let name =
+            crate::api::naming::permission_name(&turn.metadata.name, &turn.metadata.uid, request);
+        let mut meta = metadata(name.as_str(), &format!("question-{request}"));
+        meta.creation_timestamp = Some(at);
+        meta.owner_references.push(OwnerReference {
+            api_version: turn.api_version.clone(),
+            kind: turn.kind.clone(),
+            name: turn.metadata.name.clone(),
+            uid: turn.metadata.uid.clone(),
+            controller: None,
+            block_owner_deletion: None,
+        });
+        let spec = PermissionRequestSpec {
+            session: "s".into(),
+            turn: turn.metadata.name.clone(),
+            decision,
+            ..PermissionRequestSpec::default()
+        };
+        let mut record = PermissionRequest::new(meta, spec);
+        record.status.expires_at = Some(at.plus(PERMISSION_TIMEOUT));
+        self.requests.push(record);
+    }
+
     /// The daemon dies: what is in memory is gone, the shim kills the tree.
     pub(crate) fn crash(&mut self) {
         self.process = Process::Absent;
@@ -341,7 +380,8 @@ impl Model {
             change.remove_turns.iter().all(|removed| removed.metadata.uid != turn.metadata.uid)
         });
         for request in &change.requests {
-            let same = |stored: &&mut PermissionRequest| stored.metadata.name == request.metadata.name;
+            let same =
+                |stored: &&mut PermissionRequest| stored.metadata.name == request.metadata.name;
             match self.requests.iter_mut().find(same) {
                 Some(stored) => {
                     assert!(stored.status.phase.is_pending(), "an ended request was written again");

@@ -178,10 +178,8 @@ fn end_of(draft: &mut Draft<'_>, seen: &PermissionRequest) -> Option<PermissionR
 /// Whether a question is of a turn that runs and goes on running.
 fn is_of_running_turn(draft: &Draft<'_>, ask: &Ask) -> bool {
     let Some(live) = draft.world.live() else { return false };
-    let has_prompt = live
-        .prompt
-        .as_ref()
-        .is_some_and(|prompt| prompt.turn == ask.turn && prompt.end.is_none());
+    let has_prompt =
+        live.prompt.as_ref().is_some_and(|prompt| prompt.turn == ask.turn && prompt.end.is_none());
     let is_heard = live.stage == Stage::Running
         && live.stop.is_none()
         && !live.acp.is_eof
@@ -296,8 +294,7 @@ fn record(draft: &Draft<'_>, ask: &Ask) -> Option<PermissionRequest> {
 fn note(draft: &mut Draft<'_>, records: &[PermissionRequest]) {
     for turn in &mut draft.turns {
         let is_its = |record: &&PermissionRequest| {
-            record.status.phase.is_pending()
-                && is_of_turn(record, &turn.metadata.uid)
+            record.status.phase.is_pending() && is_of_turn(record, &turn.metadata.uid)
         };
         let oldest = records
             .iter()

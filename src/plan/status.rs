@@ -8,9 +8,9 @@ use crate::api::session::{DesiredState, EndOutcome, ProcessState, Provider, Sess
 use crate::api::turn::TurnPhase;
 use crate::api::{Session, SessionStatus, Time, Turn};
 
-use super::{deadlines, permission};
 use super::draft::Draft;
 use super::world::{Call, Finding, Live, Missing, Stage, World};
+use super::{deadlines, permission};
 
 /// The annotation that names the manifest file that made an object.
 pub const MANAGED_BY: &str = "spawnlet.dev/managed-by";

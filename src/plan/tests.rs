@@ -1,5 +1,6 @@
 //! The planner's rules, a row of the tables of the contract each.
 
+mod permission;
 mod spawn;
 mod tree;
 

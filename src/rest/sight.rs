@@ -84,10 +84,7 @@ impl Sight {
 /// What callers may read at all.
 fn is_open(target: &Target) -> bool {
     let is_own = |resource: &Resource| {
-        matches!(
-            resource,
-            Resource::Records(Kind::Session | Kind::Turn | Kind::PermissionRequest)
-        )
+        matches!(resource, Resource::Records(Kind::Session | Kind::Turn | Kind::PermissionRequest))
     };
     match target {
         Target::Collection { resource, .. } => is_own(resource),

@@ -11,7 +11,9 @@ use super::gate::{Gate, Side};
 use super::ground::{Ground, Machine, Paper};
 use crate::admission::{self, Admission, Admitted, DeleteOptions, Refusal, WriteOptions, Writer};
 use crate::api::turn::TurnPhase;
-use crate::api::{Kind, Session, SessionSpec, Turn, TurnSpec, Uid};
+use crate::api::{
+    Kind, PermissionRequest, PermissionRequestSpec, Session, SessionSpec, Turn, TurnSpec, Uid,
+};
 use crate::clock::{SharedClock, SystemClock};
 use crate::controller::{Controller, Handle, Options, Parts, Service};
 use crate::plan::capacity::{Holder, Limits};
@@ -289,6 +291,30 @@ impl Bench {
         self.records().list::<TurnSpec>(None, &Page::ALL).await.unwrap().items
     }
 
+    /// Every request for permission, oldest first.
+    pub(super) async fn all_requests(&self) -> Vec<PermissionRequest> {
+        let listed = self.records().list::<PermissionRequestSpec>(None, &Page::ALL).await;
+        let mut requests = listed.unwrap().items;
+        requests.sort_by_key(|request| request.metadata.uid.clone());
+        requests
+    }
+
+    /// Waits until so many requests wait, and tells them.
+    pub(super) async fn until_asked(&self, count: usize) -> Vec<PermissionRequest> {
+        let mut waited = Duration::ZERO;
+        loop {
+            let mut requests = self.all_requests().await;
+            requests.retain(|request| request.status.phase.is_pending());
+            if requests.len() == count {
+                return requests;
+            }
+            assert!(waited < Duration::from_secs(3600), "these wait: {requests:#?}");
+            let pause = look(waited);
+            self.pass_time(pause).await;
+            waited += pause;
+        }
+    }
+
     pub(super) async fn all_sessions(&self) -> Vec<Session> {
         self.records().list::<SessionSpec>(None, &Page::ALL).await.unwrap().items
     }
@@ -399,6 +425,10 @@ impl Bench {
         assert_eq!(self.slots().await, Vec::new(), "slots were not given back");
         for turn in self.all_turns().await {
             assert!(turn.status.phase.is_final(), "{turn:#?}");
+            assert_eq!(turn.status.waiting_for, None);
+        }
+        for request in self.all_requests().await {
+            assert!(!request.status.phase.is_pending(), "{request:#?}");
         }
     }
 }

@@ -9,6 +9,7 @@ mod crashes;
 mod faults;
 mod gate;
 mod ground;
+mod permissions;
 mod processes;
 mod spawn;
 mod tree;
