@@ -11,7 +11,7 @@ const AGENT_CHARS_MAX: usize = 40;
 const UID_DIGITS: usize = 12;
 /// Characters of the session's name in a turn's: leaves 12 digits of the 63 of a DNS label.
 const SESSION_CHARS_MAX: usize = 50;
-/// Characters of a long turn's name in a request's: leaves 12 digits of its uid and 11 of a number.
+/// Characters of a long turn's name in a request's: leaves 12 digits of its uid and 12 of a number.
 const TURN_CHARS_MAX: usize = 36;
 
 /// `<agent, 40>-<12 hex of the uid>`; `session-<12 hex>` if the agent's name makes no DNS label.
@@ -98,8 +98,8 @@ mod tests {
     fn a_request_is_named_after_its_turn_and_its_number() {
         let name = |turn: &str, number| permission_name(&Name::from(turn), &uid(), number);
         assert_eq!(name("review-1", 2).as_str(), "review-1-p2");
-        let long = name(&"d".repeat(63), 99_999_999_999);
-        assert_eq!(long.as_str(), format!("{}-0123456789ab-p99999999999", "d".repeat(36)));
+        let long = name(&"d".repeat(63), 999_999_999_999);
+        assert_eq!(long.as_str(), format!("{}-0123456789ab-p999999999999", "d".repeat(36)));
         assert_eq!(long.as_str().len(), LABEL_CHARS_MAX);
     }
 

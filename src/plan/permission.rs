@@ -22,7 +22,8 @@ use super::draft::Draft;
 use super::world::{Call, Finding, Live, Rung, Stage, World};
 use super::{Step, bounds};
 
-/// Records that have ended are kept for people to look at, so many of a session: the oldest go.
+/// Records that have ended are kept for people to look at: so many of a session, with those that
+/// wait. The oldest go when a new one is made.
 pub const KEPT_MAX: usize = 64;
 /// Operations that the records of one commit may take, of the 64 that it has in all.
 const OPS_MAX: usize = 20;
@@ -232,8 +233,9 @@ fn begin(draft: &mut Draft<'_>, ask: &Ask, room: &mut usize) -> Option<Permissio
     // A leftover of another turn of that name, which is gone, is in the way.
     let in_the_way = spent.iter().find(|spent| spent.metadata.name == record.metadata.name);
     let gone = draft.change.remove_requests.len();
-    let made = draft.change.requests.len();
-    let is_too_many = spent.len() + made >= KEPT_MAX + gone;
+    let waiting = draft.world.requests.iter().filter(|one| one.status.phase.is_pending()).count();
+    let made = draft.change.requests.iter().filter(|one| one.metadata.uid.is_empty()).count();
+    let is_too_many = spent.len() + waiting + made >= KEPT_MAX + gone;
     let oldest = spent.get(gone).filter(|_| is_too_many);
     let removed = in_the_way.or(oldest);
     let needs = NEW_OPS + if removed.is_some() { REMOVE_OPS } else { 0 };

@@ -19,6 +19,7 @@ mod ladder;
 mod large;
 mod load;
 mod mcp;
+mod permissions;
 mod real;
 mod restarts;
 mod runtime;

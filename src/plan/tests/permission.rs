@@ -148,7 +148,7 @@ fn as_many_as_an_agent_may_ask_are_recorded_told_and_kept_within_bounds() {
         model.ask(request);
     }
     rest(&mut model);
-    assert_eq!(model.requests.len(), KEPT_MAX + 6 - 6, "the oldest went");
+    assert_eq!(model.requests.len(), KEPT_MAX, "the oldest went");
     assert_eq!(model.requests.last().unwrap().metadata.name.as_str(), "s-1-p70");
     model.session.as_mut().unwrap().spec.desired_state = DesiredState::Deleted;
     model.session.as_mut().unwrap().metadata.deletion_timestamp = Some(model.now().time);
