@@ -160,6 +160,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::permission::Location;
     use crate::api::{Code, ObjectMeta, SessionSpec, Time, TurnSpec};
     use crate::store::RECORD_BYTES_MAX;
 
@@ -223,5 +224,30 @@ mod tests {
         let again = kept.clone();
         session(&mut kept);
         assert_eq!(kept, again);
+    }
+
+    #[test]
+    fn a_request_for_permission_stays_small_and_tells_what_it_leaves_out() {
+        let location = |n: usize| Location { path: format!("/{n}{}", "x".repeat(1000)) };
+        let mut call = ToolCall {
+            id: "i".repeat(9000),
+            title: Some("é".repeat(9000)),
+            kind: Some("k".repeat(9000)),
+            locations: (0..256).map(location).collect(),
+            more_locations: 0,
+        };
+        let offer = || PermissionOption { name: "n".repeat(9000), ..PermissionOption::default() };
+        let mut options: Vec<_> = (0..64).map(|_| offer()).collect();
+        tool_call(&mut call);
+        permission_options(&mut options);
+        let bytes = serde_json::to_vec(&(&call, &options)).unwrap().len();
+        assert!(bytes < 32 * 1024, "{bytes} bytes");
+        let listed = call.locations.len();
+        assert!(listed > 8 && listed + call.more_locations as usize == 256, "{listed}");
+        assert!(call.locations.iter().all(|location| location.path.len() > 1000), "none is cut");
+        let (again, before) = (call.clone(), options.clone());
+        tool_call(&mut call);
+        permission_options(&mut options);
+        assert_eq!((call, options), (again, before));
     }
 }
