@@ -37,6 +37,7 @@ impl Controller {
             Process::Absent | Process::NotStarted { .. } | Process::Unproven => &[],
         };
         let mut is_new = false;
+        let mut in_the_way = Vec::new();
         for ask in asks {
             // A turn that is over has no record to look for: what is left of it waits, or is told.
             let Some(turn) = turns.iter().find(|turn| turn.metadata.uid == ask.turn) else {
@@ -48,6 +49,11 @@ impl Controller {
             }
             let namespace = &session.metadata.namespace;
             match self.records.get::<PermissionRequestSpec>(namespace, &name).await? {
+                // A turn of that name was there before, and left this.
+                Some(request) if !is_of(&request, &turn.metadata.uid) => {
+                    is_new = true;
+                    in_the_way.push(request);
+                }
                 Some(request) if !request.status.phase.is_pending() => found.push(request),
                 // It was made since the list was read: the next pass sees it.
                 Some(_) | None => is_new = true,
@@ -57,6 +63,9 @@ impl Controller {
         let spent = if wants_spent {
             let mut all = self.records.requests_of(uid).await?;
             all.retain(|request| !request.status.phase.is_pending());
+            let is_known = |one: &PermissionRequest| all.iter().all(|other| other != one);
+            in_the_way.retain(is_known);
+            all.extend(in_the_way);
             Some(all)
         } else {
             None
@@ -74,6 +83,10 @@ impl Controller {
         }
         Ok(sessions)
     }
+}
+
+fn is_of(request: &PermissionRequest, owner: &Uid) -> bool {
+    request.metadata.owner_references.iter().any(|found| found.uid == *owner)
 }
 
 /// A change whose new requests have uids; the planner, which is pure, makes none.

@@ -1,6 +1,6 @@
 //! No child may do more than its parent, nor reach further (test catalogue A6).
 
-use super::spawn::{ask, bench, made, wide};
+use super::spawn::{ask, bench, finish, made, wide};
 use super::*;
 use crate::admission::spawn::PromptRequest;
 use crate::admission::token::{Caller, TokenRequest};
@@ -74,7 +74,9 @@ async fn a_child_that_is_spawned_is_never_above_its_parent() {
                     folder: folder.map(str::to_owned),
                     ..ask()
                 };
-                let child = made(&bench, &caller, request).await.session;
+                let made = made(&bench, &caller, request).await;
+                finish(&bench, &made).await;
+                let child = made.session;
                 let (may, scope) = (effective(&child, agent_mode), child.status.scope.unwrap());
                 assert!(!is_above((may, &scope), (parent_mode, &parent_scope)), "{name} {agent}");
                 assert!(may <= agent_mode, "{name} {agent}");

@@ -180,6 +180,26 @@ async fn a_turn_that_is_deleted_while_it_asks_takes_its_questions_along() {
     bench.check_quiet().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_a_turn_of_the_same_name_left_is_not_in_the_way() {
+    let bench = asking("asks", json!({})).await;
+    let mut left = bench.until_asked(1).await.remove(0);
+    bench.delete(Kind::Session, "s").await;
+    bench.until_session("s", |session| session.is_none()).await;
+    // As if the daemon had died before it removed the record.
+    left.metadata.uid = "0198c0de-0000-7000-8000-0000000000ff".into();
+    left.status.phase = PermissionPhase::TimedOut;
+    let txn = crate::store::records::Txn::new().create(&left);
+    txn.commit(bench.admission.records().store().as_ref()).await.unwrap();
+    bench.session("s", "a", json!({"prompt": "again", "permissions": "ask"})).await;
+    let request = bench.until_asked(1).await.remove(0);
+    assert_eq!(request.metadata.name, left.metadata.name);
+    assert_ne!(request.metadata.owner_references, left.metadata.owner_references);
+    decide(&bench, &request, Decision::Allow).await;
+    bench.until_phase("s-1", TurnPhase::Completed).await;
+    bench.check_quiet().await;
+}
+
 /// Test catalogue E6: a decision, a cancel and the end of the question's time in the same moments.
 #[tokio::test(start_paused = true)]
 async fn decisions_cancels_and_times_race_to_one_answer_that_the_record_has() {
