@@ -4,7 +4,7 @@
 //! It decides nothing. What matters to a decision pokes the session's key; what is only traffic
 //! does not, so that ten thousand updates make no pass.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +16,10 @@ use crate::api::report::Trigger;
 use crate::api::turn::Activity;
 use crate::api::{TurnSpec, Uid};
 use crate::clock::{Mono, SharedClock};
+use crate::plan::budget;
+use crate::plan::usage::Report;
 use crate::plan::world::{
-    Call, CallFailure, CallFailureKind, Fault, Initialized, Opened, Prompt, PromptEnd, Stage,
+    Call, CallFailure, CallFailureKind, Fault, Initialized, OpenAs, Opened, Prompt, PromptEnd, Stage,
     StopReason,
 };
 use crate::store::SharedBlobs;
@@ -61,13 +63,16 @@ pub(super) struct State {
     /// Since when the oldest of what is gathered waits.
     pending_since: Option<Mono>,
     is_cancel_written: bool,
-    open_tools: HashSet<String>,
+    /// Tool calls that are in progress, and when each was last told of.
+    open_tools: HashMap<String, Mono>,
     exit: Option<String>,
     is_tree_empty: bool,
     is_eof: bool,
     process_is_over: bool,
     /// The turn of `output` was answered: what still comes is late.
     is_turn_over: bool,
+    /// A report of usage that came after the turn's answer was told of.
+    is_late_usage_told: bool,
     /// The turn whose output could not be stored: it was given up, and nothing more of it is kept.
     given_up: Option<Uid>,
 }
@@ -281,6 +286,7 @@ impl Pump {
             self.state.is_cancel_written = false;
             self.state.open_tools.clear();
             self.state.is_turn_over = false;
+            self.state.is_late_usage_told = false;
             self.state.given_up = None;
             self.state.output = None;
         }
@@ -300,8 +306,10 @@ impl Pump {
         if update.replay {
             return;
         }
-        self.note_tools(update);
+        self.note_tools(update, now.mono);
+        self.note_usage(update);
         if is_progress(&update.kind) {
+            self.entry.view().last_progress = now.mono;
             self.entry.activity().last_progress_at = Some(now.time);
             let title = update.tool.as_ref().and_then(|tool| tool.title.as_deref());
             self.note_activity(activity_name(&update.kind), title);
@@ -311,6 +319,7 @@ impl Pump {
             output.take(update, now.time);
             let steps = output.steps;
             self.with_prompt(turn, |prompt| prompt.steps = steps);
+            self.note_excess(turn, now.mono);
         } else if update.late {
             if is_progress(&update.kind) {
                 self.entry.view().is_active_after_turn = true;
@@ -322,15 +331,54 @@ impl Pump {
         }
     }
 
-    fn note_tools(&mut self, update: &Update) {
+    fn note_tools(&mut self, update: &Update, now: Mono) {
         let Some(tool) = &update.tool else { return };
+        let open = &mut self.state.open_tools;
         let is_over = matches!(tool.status.as_deref(), Some("completed" | "failed"));
         if is_over {
-            self.state.open_tools.remove(&tool.id);
-        } else if self.state.open_tools.len() < TOOL_CALLS_MAX {
-            self.state.open_tools.insert(tool.id.clone());
+            open.remove(&tool.id);
+        } else if open.len() < TOOL_CALLS_MAX || open.contains_key(&tool.id) {
+            open.insert(tool.id.clone(), now);
         }
-        self.entry.view().is_tool_running = !self.state.open_tools.is_empty();
+        self.entry.view().tool_heard = open.values().max().copied();
+    }
+
+    /// Takes a report of tokens and cost in.
+    fn note_usage(&mut self, update: &Update) {
+        if update.kind != UpdateKind::UsageUpdate {
+            return;
+        }
+        let Some(told) = crate::acp::usage::read(&update.raw) else { return };
+        let report =
+            Report { used: told.used, size: told.size, cost: told.cost, currency: told.currency };
+        let mut view = self.entry.view();
+        let is_new = matches!(view.acp.opened_as, Some(OpenAs::New));
+        let spent = view.usage.take(report, is_new);
+        let prompt = view.prompt.as_mut().filter(|it| update.turn.as_ref() == Some(&it.turn));
+        if let Some(prompt) = prompt {
+            prompt.spent.tokens = prompt.spent.tokens.saturating_add(spent.tokens);
+            prompt.spent.cost += spent.cost;
+        }
+        drop(view);
+        // Many agents report right behind their answer: once a turn that is worth a look.
+        if update.late && !self.state.is_late_usage_told {
+            self.state.is_late_usage_told = true;
+            self.poke();
+        }
+    }
+
+    /// The turn may have used more than its budget by now: the planner is told once.
+    fn note_excess(&self, turn: &Uid, now: Mono) {
+        let mut is_new = false;
+        self.with_prompt(turn, |prompt| {
+            if prompt.over_budget_since.is_none() && budget::excess(prompt).is_some() {
+                prompt.over_budget_since = Some(now);
+                is_new = true;
+            }
+        });
+        if is_new {
+            self.poke();
+        }
     }
 
     fn note_activity(&self, kind: &str, message: Option<&str>) {
@@ -363,7 +411,7 @@ impl Pump {
             Ok(end) => (Ok(stop_reason(&end)), end.usage),
             Err(failure) => (Err(call_failure(failure)), None),
         };
-        self.entry.view().is_tool_running = false;
+        self.entry.view().tool_heard = None;
         let end = PromptEnd { answer, is_after_cancel, usage };
         self.with_prompt(turn, |prompt| prompt.end = Some(end));
         self.poke();

@@ -14,7 +14,7 @@ use super::draft::Draft;
 use super::launch::start_timeout;
 use super::turn::Ending;
 use super::world::{Finding, Live};
-use super::{Step, ending};
+use super::{Step, budget, ending};
 
 /// Sets what is still to be set, then gives the prompt to the agent.
 pub(super) fn configure(draft: &mut Draft<'_>, index: usize, live: &Live) {
@@ -119,13 +119,13 @@ fn dispatch(draft: &mut Draft<'_>, index: usize, live: &Live) {
         Delivery::NotSent => {
             turn.status.delivery = Delivery::Unknown;
             draft.because("the prompt is being written");
-            draft.act(Step::Submit { turn: uid });
+            submit(draft, index);
         }
         Delivery::Unknown if is_given => draft.because("the prompt is being written"),
         // Recorded, but the pass ended before the journal had it: surely not written.
         Delivery::Unknown if !draft.world.turns[index].is_in_journal => {
             draft.because("the prompt is being written");
-            draft.act(Step::Submit { turn: uid });
+            submit(draft, index);
         }
         Delivery::Unknown | Delivery::Sent => {
             let ending =
@@ -133,6 +133,13 @@ fn dispatch(draft: &mut Draft<'_>, index: usize, live: &Live) {
             ending::turn(draft, index, &ending);
         }
     }
+}
+
+fn submit(draft: &mut Draft<'_>, index: usize) {
+    let turn = &draft.turns[index];
+    let budget = budget::of_turn(&draft.session.spec.run_budget, turn.spec.run_budget.as_ref());
+    let turn = turn.metadata.uid.clone();
+    draft.act(Step::Submit { turn, budget: Box::new(budget) });
 }
 
 /// Text and resource links are for every agent (ACP, prompt capabilities).

@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
-use crate::api::Time;
 use crate::api::session::DesiredState;
+use crate::api::{Dur, Time, Turn};
 use crate::clock::{Mono, Now};
 
+use super::budget;
 use super::draft::Draft;
 use super::stop::is_prompt_open;
 use super::world::{Live, World};
@@ -18,6 +19,8 @@ use super::world::{Live, World};
 pub enum Clock {
     /// No turn for too long.
     Idle,
+    /// A turn has used what it may.
+    Budget,
     /// The session's whole life.
     Ttl,
     /// No traffic in a turn for too long.
@@ -34,7 +37,7 @@ pub enum Due {
 }
 
 impl Due {
-    fn at(deadline: Time, now: Time) -> Self {
+    pub(super) fn at(deadline: Time, now: Time) -> Self {
         if now >= deadline {
             Self::Over(now.since(deadline))
         } else {
@@ -51,15 +54,16 @@ impl Due {
     }
 }
 
-/// The clocks that run now. `has_turn`: whether a turn has or waits for the session.
+/// The clocks that run now. `turns`: the session's open turns, as they stand by now.
 #[must_use]
 pub fn running(
     world: &World,
     idle_since: Option<Time>,
-    has_turn: bool,
+    turns: &[Turn],
     now: Now,
 ) -> Vec<(Clock, Due)> {
     let mut clocks = Vec::new();
+    let has_turn = turns.iter().any(|turn| !turn.status.phase.is_final());
     let spec = &world.session.spec;
     if let Some(deadline) = ttl_deadline(world) {
         clocks.push((Clock::Ttl, Due::at(deadline, now.time)));
@@ -71,21 +75,68 @@ pub fn running(
     {
         clocks.push((Clock::Idle, Due::at(since.plus(spec.idle_timeout.get()), now.time)));
     }
-    if let Some(allowed) = inactivity_allowed(world, live)
-        && is_prompt_open(live)
-    {
-        clocks.push((Clock::Inactivity, Due::at_mono(live.last_activity.plus(allowed), now.mono)));
+    if let Some((due, _)) = budget::due(live, turns, now) {
+        clocks.push((Clock::Budget, due));
+    }
+    if let Some(deadline) = silence_deadline(world, live) {
+        clocks.push((Clock::Inactivity, Due::at_mono(deadline, now.mono)));
     }
     clocks
 }
 
-fn inactivity_allowed(world: &World, live: &Live) -> Option<Duration> {
+/// How long an agent may be silent: in a turn, and while a tool call of it is in progress. `None`:
+/// for ever.
+fn silence_allowed(world: &World) -> (Option<Duration>, Option<Duration>) {
     let spec = &world.session.spec;
-    let allowed = match spec.tool_inactivity_timeout {
-        Some(tool) if live.is_tool_running => tool,
-        Some(_) | None => spec.turn_inactivity_timeout,
+    let allowed = |timeout: Dur| (!timeout.is_zero()).then(|| timeout.get());
+    let turn = spec.turn_inactivity_timeout;
+    (allowed(turn), allowed(spec.tool_inactivity_timeout.unwrap_or(turn)))
+}
+
+/// Whether the agent has a prompt that nobody cancelled: a cancel has a clock of its own.
+fn is_turn_watched(live: &Live) -> bool {
+    is_prompt_open(live) && live.prompt.as_ref().is_some_and(|it| it.cancel_asked_at.is_none())
+}
+
+/// When the agent has been silent for too long.
+///
+/// A tool call that is in progress has a clock of its own, from what was last told of it. Once that
+/// has ended while the agent went on with other things, the call's completion was lost, and the
+/// call counts no more: a turn is never without its watchdog because of it.
+fn silence_deadline(world: &World, live: &Live) -> Option<Mono> {
+    if !is_turn_watched(live) {
+        return None;
+    }
+    let (turn, tool) = silence_allowed(world);
+    let heard = live.last_activity;
+    let Some(call) = live.tool_heard else { return turn.map(|turn| heard.plus(turn)) };
+    let Some(tool) = tool else { return None };
+    if heard >= call.plus(tool) {
+        return turn.map(|turn| heard.plus(turn));
+    }
+    let after_traffic = heard.plus(turn.map_or(tool, |turn| turn.min(tool)));
+    Some(after_traffic.max(call.plus(tool)))
+}
+
+/// How long a turn has to be without progress, whatever else the agent sends, to be shown as
+/// stalled. `None`: nobody watches.
+pub(super) fn is_stalled(world: &World, live: &Live, now: Mono) -> Option<Due> {
+    let (turn, _) = silence_allowed(world);
+    let turn = turn.filter(|_| is_turn_watched(live))?;
+    Some(Due::at_mono(live.last_progress.plus(turn), now))
+}
+
+/// When a turn is to be looked at although no clock of it ends: it is stalled then; or a tool call
+/// may have begun, of which nobody is told, and whose clock is the shorter one.
+pub(super) fn next_look(world: &World, now: Mono) -> Option<Duration> {
+    let live = world.live()?;
+    let stalled = match is_stalled(world, live, now) {
+        Some(Due::In(wait)) => Some(wait),
+        Some(Due::Over(_)) | None => None,
     };
-    (!allowed.is_zero()).then(|| allowed.get())
+    let (turn, tool) = silence_allowed(world);
+    let tool = tool.filter(|&tool| is_turn_watched(live) && turn.is_none_or(|turn| tool < turn));
+    stalled.into_iter().chain(tool).min()
 }
 
 /// When the session's life ends, from its creation.
@@ -139,7 +190,8 @@ pub(super) fn is_retention_over(draft: &mut Draft<'_>) -> bool {
 
 /// The earliest durable deadline, for the index that a start of the daemon reads.
 #[must_use]
-pub fn next_durable(session: &crate::api::Session, has_turn: bool) -> Option<Time> {
+pub fn next_durable(session: &crate::api::Session, turns: &[Turn]) -> Option<Time> {
+    let has_turn = turns.iter().any(|turn| !turn.status.phase.is_final());
     let spec = &session.spec;
     let status = &session.status;
     if let Some(finished_at) = status.finished_at {
@@ -160,5 +212,10 @@ pub fn next_durable(session: &crate::api::Session, has_turn: bool) -> Option<Tim
         Some(_) | None => None,
     };
     let restart = status.restarts.next_attempt_at.filter(|_| has_turn);
-    [ttl, idle, restart].into_iter().flatten().min()
+    let budget = turns.iter().filter(|turn| !turn.status.phase.is_final()).find_map(|turn| {
+        let budget = budget::of_turn(&spec.run_budget, turn.spec.run_budget.as_ref());
+        let timeout = budget.timeout.filter(|timeout| !timeout.is_zero())?;
+        Some(turn.status.dispatched_at?.plus(timeout.get()))
+    });
+    [ttl, idle, restart, budget].into_iter().flatten().min()
 }

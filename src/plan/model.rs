@@ -195,7 +195,9 @@ impl Model {
             prompt: None,
             stop: None,
             last_activity: Mono(0),
-            is_tool_running: false,
+            last_progress: Mono(0),
+            tool_heard: None,
+            usage: super::usage::Meter::default(),
             is_active_after_turn: false,
             stderr_tail: String::new(),
             noise_lines: 0,
@@ -221,7 +223,7 @@ impl Model {
                 };
                 self.process = Process::Live(Box::new(live));
             }
-            Step::Submit { turn } => {
+            Step::Submit { turn, budget } => {
                 assert!(
                     !self.sent.contains(turn),
                     "world {}: a prompt was given twice",
@@ -229,9 +231,11 @@ impl Model {
                 );
                 self.journal.push(turn.clone());
                 self.sent.push(turn.clone());
-                let prompt = prompt(turn, Some(now.mono));
+                let mut prompt = prompt(turn, Some(now.mono));
+                prompt.budget.clone_from(budget);
                 if let Some(live) = self.live_mut() {
                     live.last_activity = now.mono;
+                    live.last_progress = now.mono;
                     live.prompt = Some(prompt);
                 }
             }
@@ -392,15 +396,7 @@ impl Model {
 }
 
 pub(crate) fn prompt(turn: &Uid, written_at: Option<Mono>) -> Prompt {
-    Prompt {
-        turn: turn.clone(),
-        written_at,
-        cancel_asked_at: None,
-        end: None,
-        response_bytes: 0,
-        steps: 0,
-        persist_failure: None,
-    }
+    Prompt { written_at, ..Prompt::new(turn.clone(), crate::api::session::RunBudget::default()) }
 }
 
 fn take_rung(live: &mut Live, rung: Rung, cause: &StopCause, now: Now, behaviour: Behaviour) {

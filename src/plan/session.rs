@@ -2,14 +2,14 @@
 
 use crate::api::Code;
 use crate::api::session::{EndOutcome, Provider, SessionEnd};
-use crate::api::turn::{CancelBy, Delivery, TurnDesiredState, TurnPhase};
+use crate::api::turn::{Cancel, CancelBy, Delivery, TurnDesiredState, TurnPhase};
 use crate::clock::Now;
 
 use super::deadlines::{self, Clock};
 use super::draft::{Draft, next_turn};
 use super::turn::Ending;
 use super::world::{Live, Process, Stage, StopCause, World};
-use super::{Plan, Step, cascade, ending, launch, status, stop};
+use super::{Plan, Step, budget, cascade, ending, launch, status, stop};
 
 /// Decides what one pass does.
 pub(super) fn plan(world: &World, now: Now) -> Plan {
@@ -39,15 +39,18 @@ fn clocks(draft: &mut Draft<'_>) {
     if draft.session.status.end.is_some() {
         return;
     }
-    let has_turn = draft.active_turn().is_some() || !draft.pending_turns().is_empty();
     let running =
-        deadlines::running(draft.world, draft.session.status.idle_since, has_turn, draft.now);
+        deadlines::running(draft.world, draft.session.status.idle_since, &draft.turns, draft.now);
+    if let Some(look) = deadlines::next_look(draft.world, draft.now.mono) {
+        draft.wake_in(look);
+    }
     if let Some(next) = deadlines::next_in(&running) {
         draft.wake_in(next);
     }
     let at = draft.time();
     match deadlines::first_over(&running) {
         None => {}
+        Some(Clock::Budget) => end_by_budget(draft),
         Some(Clock::Ttl) => draft.end_session(SessionEnd {
             outcome: EndOutcome::Stopped,
             reason: "TtlExpired".to_owned(),
@@ -58,14 +61,32 @@ fn clocks(draft: &mut Draft<'_>) {
         Some(Clock::Inactivity) => draft.end_session(SessionEnd {
             outcome: EndOutcome::Stopped,
             reason: "Inactivity".to_owned(),
-            message: format!(
-                "the agent sent nothing for {} in a turn",
-                draft.session.spec.turn_inactivity_timeout
-            ),
+            message: silence(draft),
             code: Some(Code::TurnInactivityTimeout),
             at,
         }),
         Some(Clock::Idle) => park(draft),
+    }
+}
+
+/// The running turn has used what it may: it is cancelled, its session goes on.
+fn end_by_budget(draft: &mut Draft<'_>) {
+    let Some(live) = draft.world.live() else { return };
+    let Some((_, reason)) = budget::due(live, &draft.turns, draft.now) else { return };
+    let Some(index) = draft.active_turn() else { return };
+    let at = draft.time();
+    draft.turns[index].status.cancel = Some(Cancel { by: CancelBy::Budget, reason, at });
+}
+
+/// For how long the agent was silent, as a sentence.
+fn silence(draft: &Draft<'_>) -> String {
+    let spec = &draft.session.spec;
+    match draft.world.live().and_then(|live| live.tool_heard) {
+        Some(_) => format!(
+            "the agent sent nothing for {} while a tool call was in progress",
+            spec.tool_inactivity_timeout.unwrap_or(spec.turn_inactivity_timeout)
+        ),
+        None => format!("the agent sent nothing for {} in a turn", spec.turn_inactivity_timeout),
     }
 }
 

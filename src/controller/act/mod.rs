@@ -104,7 +104,7 @@ impl Controller {
                 entry.acp.set(setting.clone()).inspect_err(|_| entry.view().acp.setting = None)?;
                 Ok(())
             }
-            Step::Submit { turn } => self.submit(world, turn).await,
+            Step::Submit { turn, budget } => self.submit(world, turn, budget).await,
             Step::CancelPrompt { turn } => {
                 let entry = self.entry(session)?;
                 entry.acp.cancel()?;
