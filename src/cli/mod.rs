@@ -19,6 +19,7 @@ mod demo_agent;
 mod describe;
 mod doctor;
 mod events;
+mod extend;
 mod failure;
 mod files;
 mod get;
@@ -110,6 +111,8 @@ enum Verb {
     Cancel(cancel::Cancel),
     /// Stop a session for good; its record and transcript stay.
     Stop(stop::Stop),
+    /// Let a session live longer: adds to its ttl.
+    Extend(extend::Extend),
     /// Give a session a prompt and show the answer.
     Prompt(prompt::Prompt),
     /// Show what a session's turns said.
@@ -228,6 +231,7 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
         Verb::Delete(verb) => verb.run(context).await.map(done),
         Verb::Cancel(verb) => verb.run(context).await.map(done),
         Verb::Stop(verb) => verb.run(context).await.map(done),
+        Verb::Extend(verb) => verb.run(context).await.map(done),
         Verb::Prompt(verb) => verb.run(context).await,
         Verb::Logs(verb) => verb.run(context).await.map(done),
         Verb::Response(verb) => verb.run(context).await.map(done),

@@ -8,12 +8,13 @@ use crate::api::turn::{Admission, Delivery, TurnPhase};
 use crate::api::workspace::WorkspaceSpec;
 use crate::api::{Agent, DELETION_PROPAGATION, Name, Namespace, Session, SessionSpec, Turn, Uid};
 use crate::plan::world::{
-    Call, Children, Daemon, Finding, Live, Missing, OpenTurn, Owner, Process, Stage,
+    Call, Children, Crowd, Daemon, Finding, Live, Missing, OpenTurn, Owner, Process, Stage,
 };
 use crate::plan::{World, next_turn};
 use crate::store::records;
 use crate::store::{BlobId, Stream};
 
+use super::idle::Resident;
 use super::{Controller, ObjectKey, lock, output};
 
 /// How much of standard error goes into a message.
@@ -64,7 +65,11 @@ impl Controller {
             // An agent that was deleted while it is in use: only new processes miss it.
             agent = Finding::Found(Box::new(entry.agent.clone()));
         }
+        if let (Finding::Found(agent), Some(entry)) = (&agent, self.registry.entry(&uid)) {
+            entry.set_late_grace(agent.spec.late_update_grace.get());
+        }
         let scope = self.find_scope(&session, needs_start && !turns.is_empty()).await?;
+        let crowd = self.crowd(&session, &process, turns.is_empty());
         let parent = session.status.lineage.parent.as_ref();
         let has_free_slot = {
             let mut slots = self.slots.lock().await;
@@ -82,14 +87,35 @@ impl Controller {
             scope,
             process,
             has_free_slot,
+            crowd,
             daemon: Daemon {
                 store_id: self.options.store_id.clone(),
                 boot_id: self.options.boot_id.clone(),
                 is_stopping: self.is_stopping(),
+                woken_late_at: self.queue.woken_late_at(),
                 stopped_cleanly: self.options.stopped_cleanly,
             },
             session,
         }))
+    }
+
+    /// Takes down whether the session's process is idle, and tells which ones of its siblings' are
+    /// too many.
+    fn crowd(&self, session: &Session, process: &Process, has_no_turn: bool) -> Crowd {
+        let status = &session.status;
+        let Some(parent) = &status.lineage.parent else { return Crowd::default() };
+        let is_resident = match process {
+            Process::Live(live) => live.stage == Stage::Running && live.stop.is_none(),
+            Process::Absent | Process::NotStarted { .. } | Process::Unproven => false,
+        };
+        let is_idle = is_resident && has_no_turn && !has_stopped(session);
+        let resident = status.idle_since.filter(|_| is_idle).map(|since| Resident {
+            name: session.metadata.name.clone(),
+            since,
+            can_go_on: status.capabilities.as_ref().is_some_and(|found| found.resume || found.load),
+        });
+        let max = self.options.idle_processes_per_parent_max;
+        self.idle.note(parent, &session.metadata.uid, resident, max)
     }
 
     /// The children of a session that ends: how many, and who must still take note of it.

@@ -56,6 +56,13 @@ pub(super) struct Pump {
     pub(super) state: State,
 }
 
+/// An answer that is held open for what its agent still sends (`lateUpdateGrace`).
+struct Held {
+    turn: Uid,
+    end: PromptEnd,
+    until: Mono,
+}
+
 /// What the pump remembers between two events.
 #[derive(Default)]
 pub(super) struct State {
@@ -71,6 +78,8 @@ pub(super) struct State {
     process_is_over: bool,
     /// The turn of `output` was answered: what still comes is late.
     is_turn_over: bool,
+    /// The turn's answer, while it waits for late chunks.
+    held: Option<Held>,
     /// A report of usage that came after the turn's answer was told of.
     is_late_usage_told: bool,
     /// The turn whose output could not be stored: it was given up, and nothing more of it is kept.
@@ -82,6 +91,7 @@ impl Pump {
     pub(super) async fn run(mut self) {
         while !self.is_over() {
             let (has_pending, left) = self.until_flush();
+            let (is_held, held_left) = self.until_release();
             // Both receivers lose nothing when the other branch wins; the flush follows outside.
             tokio::select! {
                 biased;
@@ -93,6 +103,10 @@ impl Pump {
                     None => self.at_eof(),
                 },
                 () = tokio::time::sleep(left), if has_pending => self.flush().await,
+                () = tokio::time::sleep(held_left), if is_held => self.release().await,
+            }
+            if self.state.is_eof || self.state.process_is_over {
+                self.release().await;
             }
             let is_full =
                 self.state.output.as_ref().is_some_and(|out| out.pending_bytes() >= FLUSH_BYTES);
@@ -126,6 +140,21 @@ impl Pump {
         let now = self.clock.now().mono;
         let since = *self.state.pending_since.get_or_insert(now);
         (true, FLUSH_AFTER.saturating_sub(now.since(since)))
+    }
+
+    /// Whether an answer is held open for late chunks, and for how long still.
+    fn until_release(&self) -> (bool, Duration) {
+        match &self.state.held {
+            Some(held) => (true, held.until.since(self.clock.now().mono)),
+            None => (false, Duration::ZERO),
+        }
+    }
+
+    /// An answer that was held open counts now.
+    async fn release(&mut self) {
+        if let Some(held) = self.state.held.take() {
+            self.end_turn(&held.turn, held.end).await;
+        }
     }
 
     fn poke(&self) {
@@ -316,17 +345,18 @@ impl Pump {
         }
         if let Some(turn) = &update.turn {
             let Some(output) = self.begin(turn) else { return };
-            output.take(update, now.time);
+            output.take(update, now.time, false);
             let steps = output.steps;
             self.with_prompt(turn, |prompt| prompt.steps = steps);
             self.note_excess(turn, now.mono);
         } else if update.late {
-            if is_progress(&update.kind) {
+            let is_held = self.state.held.is_some();
+            if is_progress(&update.kind) && !is_held {
                 self.entry.view().is_active_after_turn = true;
             }
             // What comes after a turn's end goes to its transcript, marked.
             if let Some(output) = &mut self.state.output {
-                output.take(update, now.time);
+                output.take(update, now.time, is_held);
             }
         }
     }
@@ -354,7 +384,11 @@ impl Pump {
         let mut view = self.entry.view();
         let is_new = matches!(view.acp.opened_as, Some(OpenAs::New));
         let spent = view.usage.take(report, is_new);
-        let prompt = view.prompt.as_mut().filter(|it| update.turn.as_ref() == Some(&it.turn));
+        let is_of_turn = |turn: &Uid| match &update.turn {
+            Some(of) => of == turn,
+            None => update.late && self.state.held.as_ref().is_some_and(|held| held.turn == *turn),
+        };
+        let prompt = view.prompt.as_mut().filter(|it| is_of_turn(&it.turn));
         if let Some(prompt) = prompt {
             prompt.spent.tokens = prompt.spent.tokens.saturating_add(spent.tokens);
             prompt.spent.cost += spent.cost;
@@ -404,15 +438,26 @@ impl Pump {
     ) {
         self.begin(turn);
         let is_after_cancel = self.state.is_cancel_written || self.was_cancelled_unwritten(turn);
-        self.flush().await;
-        self.state.is_turn_over = true;
-        self.state.open_tools.clear();
         let (answer, usage) = match outcome {
             Ok(end) => (Ok(stop_reason(&end)), end.usage),
             Err(failure) => (Err(call_failure(failure)), None),
         };
-        self.entry.view().tool_heard = None;
         let end = PromptEnd { answer, is_after_cancel, usage };
+        let grace = self.entry.late_grace();
+        if grace.is_zero() || is_after_cancel || end.answer.is_err() {
+            self.end_turn(turn, end).await;
+        } else {
+            let until = self.clock.now().mono.plus(grace);
+            self.state.held = Some(Held { turn: turn.clone(), end, until });
+        }
+    }
+
+    /// Shows a turn's end to the planner.
+    async fn end_turn(&mut self, turn: &Uid, end: PromptEnd) {
+        self.flush().await;
+        self.state.is_turn_over = true;
+        self.state.open_tools.clear();
+        self.entry.view().tool_heard = None;
         self.with_prompt(turn, |prompt| prompt.end = Some(end));
         self.poke();
     }

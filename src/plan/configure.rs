@@ -11,7 +11,7 @@ use crate::options::settings::{Done, Next, Wanted, next_setting};
 use crate::options::{Issue, IssueReason, mode_names};
 
 use super::draft::Draft;
-use super::launch::start_timeout;
+use super::launch::{start_timeout, time_left};
 use super::turn::Ending;
 use super::world::{Finding, Live};
 use super::{Step, budget, ending};
@@ -20,8 +20,7 @@ use super::{Step, budget, ending};
 pub(super) fn configure(draft: &mut Draft<'_>, index: usize, live: &Live) {
     if let Some(call) = &live.acp.setting {
         draft.because("waits for the agent to set an option");
-        let passed = draft.now.mono.since(call.asked_at);
-        draft.wake_in(start_timeout(draft).saturating_sub(passed));
+        draft.wake_in(time_left(draft, call.asked_at));
         return;
     }
     let Finding::Found(agent) = &draft.world.agent else { return };
@@ -37,7 +36,7 @@ pub(super) fn configure(draft: &mut Draft<'_>, index: usize, live: &Live) {
         Next::Set(setting) => {
             draft.because(format!("sets {setting}"));
             draft.act(Step::Set { turn: uid, setting, wanted: Box::new(wanted) });
-            draft.wake_in(start_timeout(draft));
+            draft.wake_in(start_timeout(draft.world));
             return;
         }
         Next::Done(warnings) => {

@@ -6,19 +6,25 @@
 use std::time::Duration;
 
 use crate::api::session::DesiredState;
+use crate::api::turn::TurnPhase;
 use crate::api::{Dur, Time, Turn};
 use crate::clock::{Mono, Now};
 
-use super::budget;
 use super::draft::Draft;
 use super::stop::is_prompt_open;
-use super::world::{Live, World};
+use super::world::{Call, Live, Stage, World};
+use super::{budget, launch};
+
+/// How long a daemon that was stopped reads before it says that an agent said nothing.
+const READ_FIRST: Duration = Duration::from_secs(2);
 
 /// A clock of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Clock {
     /// No turn for too long.
     Idle,
+    /// An agent did not start in time.
+    Start,
     /// A turn has used what it may.
     Budget,
     /// The session's whole life.
@@ -75,13 +81,33 @@ pub fn running(
     {
         clocks.push((Clock::Idle, Due::at(since.plus(spec.idle_timeout.get()), now.time)));
     }
+    if let Some(deadline) = start_deadline(world, live, turns) {
+        clocks.push((Clock::Start, Due::at_mono(deadline, now.mono)));
+    }
     if let Some((due, _)) = budget::due(live, turns, now) {
         clocks.push((Clock::Budget, due));
     }
     if let Some(deadline) = silence_deadline(world, live) {
+        let deadline = once_heard(world, deadline);
         clocks.push((Clock::Inactivity, Due::at_mono(deadline, now.mono)));
     }
     clocks
+}
+
+/// A deadline for something that an agent should have said. A daemon that was stopped finds it over
+/// before it has read what the agent said meanwhile: it reads first.
+pub(super) fn once_heard(world: &World, deadline: Mono) -> Mono {
+    world.daemon.woken_late_at.map_or(deadline, |woken| deadline.max(woken.plus(READ_FIRST)))
+}
+
+/// When the running start has taken too long.
+fn start_deadline(world: &World, live: &Live, turns: &[Turn]) -> Option<Mono> {
+    let is_starting = turns.iter().any(|turn| turn.status.phase == TurnPhase::Starting);
+    let is_hung = is_starting
+        && live.stop.is_none()
+        && matches!(live.stage, Stage::Running)
+        && !matches!(live.acp.open, Call::Done(_));
+    is_hung.then(|| once_heard(world, live.launched_at.plus(launch::start_timeout(world))))
 }
 
 /// How long an agent may be silent: in a turn, and while a tool call of it is in progress. `None`:

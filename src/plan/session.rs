@@ -49,7 +49,8 @@ fn clocks(draft: &mut Draft<'_>) {
     }
     let at = draft.time();
     match deadlines::first_over(&running) {
-        None => {}
+        // A start that took too long is seen to where it is driven: it fails, the session stays.
+        None | Some(Clock::Start) => {}
         Some(Clock::Budget) => end_by_budget(draft),
         Some(Clock::Ttl) => draft.end_session(SessionEnd {
             outcome: EndOutcome::Stopped,
@@ -65,7 +66,7 @@ fn clocks(draft: &mut Draft<'_>) {
             code: Some(Code::TurnInactivityTimeout),
             at,
         }),
-        Some(Clock::Idle) => park(draft),
+        Some(Clock::Idle) => park(draft, "it had no turn for its idleTimeout"),
     }
 }
 
@@ -91,7 +92,7 @@ fn silence(draft: &Draft<'_>) -> String {
 }
 
 /// An idle process goes: the session hibernates if its agent can take it up again.
-fn park(draft: &mut Draft<'_>) {
+fn park(draft: &mut Draft<'_>, why: &str) {
     let Some(live) = draft.world.live() else { return };
     if live.stop.is_some() || matches!(live.stage, Stage::Empty { .. }) {
         return;
@@ -100,18 +101,14 @@ fn park(draft: &mut Draft<'_>) {
     let can_go_on = !status.prompted
         || status.capabilities.as_ref().is_some_and(|found| found.resume || found.load);
     if can_go_on {
-        draft.because(
-            "it had no turn for its idleTimeout: its process is stopped, it can be gone on with",
-        );
+        draft.because(format!("{why}: its process is stopped, it can be gone on with"));
         stop::climb(draft, live, &StopCause::Idle);
     } else {
         let at = draft.time();
         draft.end_session(SessionEnd {
             outcome: EndOutcome::Stopped,
             reason: "IdleTimeout".to_owned(),
-            message:
-                "it had no turn for its idleTimeout, and its agent can neither resume nor load"
-                    .to_owned(),
+            message: format!("{why}, and its agent can neither resume nor load"),
             code: None,
             at,
         });
@@ -251,6 +248,10 @@ fn rest(draft: &mut Draft<'_>) {
         if !idle.is_zero() {
             draft.wake_in(idle.get());
         }
+    }
+    draft.wakes.extend(draft.world.crowd.others.iter().cloned());
+    if draft.world.crowd.includes_this {
+        park(draft, "its parent has too many children with an idle process, this is the eldest");
     }
     draft.because("no turn");
 }

@@ -34,8 +34,19 @@ pub struct World {
     pub process: Process,
     /// Whether the turn that is next could take a slot now, or holds one.
     pub has_free_slot: bool,
+    /// The idle processes of its parent's children that are too many.
+    pub crowd: Crowd,
     /// The daemon itself.
     pub daemon: Daemon,
+}
+
+/// The idle processes of a parent's children that are too many, the least recently used first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Crowd {
+    /// Whether the session's own is one of them.
+    pub includes_this: bool,
+    /// The sessions of the others.
+    pub others: Vec<Name>,
 }
 
 /// The sessions that a session made.
@@ -54,6 +65,9 @@ pub struct Daemon {
     pub store_id: String,
     /// The machine's boot.
     pub boot_id: String,
+    /// When the daemon was last found not to have run for a while: what agents said meanwhile is
+    /// still being read.
+    pub woken_late_at: Option<Mono>,
     /// Whether the daemon is stopping in order.
     pub is_stopping: bool,
     /// Whether the daemon before this one stopped in order: its turns end `APP_SHUTDOWN`.

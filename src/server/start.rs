@@ -348,6 +348,7 @@ fn loop_options(
         boot_id: runtime::boot_id().map_err(system("the boot id cannot be read"))?,
         stopped_cleanly: !opened.is_new && !opened.was_unclean,
         limits: turn_limits(config),
+        idle_processes_per_parent_max: config.limits.max_idle_processes_per_parent as usize,
         retention: controller::Retention {
             reports_per_object: config.retention.reports_per_object as usize,
             reports: config.retention.reports as usize,

@@ -32,6 +32,7 @@ const AGENT: &[&str] = &[
     "firstStartTimeout",
     "stop",
     "additionalDirectories",
+    "lateUpdateGrace",
 ];
 const SESSION: &[&str] = &[
     "agent",

@@ -117,6 +117,7 @@ impl Controller {
             Step::Stop { rung, cause } => self.take_rung(session, *rung, cause),
             Step::Forget => {
                 self.registry.forget(session);
+                self.idle.forget(session);
                 // What waits for this very process to go is looked at again.
                 self.queue.add(key.clone(), crate::api::report::Trigger::Process);
                 Ok(())
@@ -130,6 +131,7 @@ impl Controller {
         for (uid, entry) in self.registry.of_key(key) {
             if matches!(entry.view().stage, Stage::Empty { .. }) {
                 self.registry.forget(&uid);
+                self.idle.forget(&uid);
             } else {
                 tracing::warn!(session = %key, %uid, "a process without a record is killed");
                 entry.control.kill_tree();
