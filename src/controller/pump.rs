@@ -19,8 +19,8 @@ use crate::clock::{Mono, SharedClock};
 use crate::plan::budget;
 use crate::plan::usage::Report;
 use crate::plan::world::{
-    Call, CallFailure, CallFailureKind, Fault, Initialized, OpenAs, Opened, Prompt, PromptEnd, Stage,
-    StopReason,
+    Call, CallFailure, CallFailureKind, Fault, Initialized, OpenAs, Opened, Prompt, PromptEnd,
+    Stage, StopReason,
 };
 use crate::store::SharedBlobs;
 use crate::store::records::{self, Records};

@@ -124,22 +124,28 @@ fn is_turn_watched(live: &Live) -> bool {
     is_prompt_open(live) && live.prompt.as_ref().is_some_and(|it| it.cancel_asked_at.is_none())
 }
 
-/// When the agent has been silent for too long.
+/// When the agent last told of a tool call that counts.
 ///
 /// A tool call that is in progress has a clock of its own, from what was last told of it. Once that
 /// has ended while the agent went on with other things, the call's completion was lost, and the
 /// call counts no more: a turn is never without its watchdog because of it.
+pub(super) fn call_in_progress(world: &World, live: &Live) -> Option<Mono> {
+    let (_, tool) = silence_allowed(world);
+    let is_lost = |call: &Mono| tool.is_some_and(|tool| live.last_activity >= call.plus(tool));
+    live.tool_heard.filter(|call| !is_lost(call))
+}
+
+/// When the agent has been silent for too long.
 fn silence_deadline(world: &World, live: &Live) -> Option<Mono> {
     if !is_turn_watched(live) {
         return None;
     }
     let (turn, tool) = silence_allowed(world);
     let heard = live.last_activity;
-    let Some(call) = live.tool_heard else { return turn.map(|turn| heard.plus(turn)) };
-    let Some(tool) = tool else { return None };
-    if heard >= call.plus(tool) {
+    let Some(call) = call_in_progress(world, live) else {
         return turn.map(|turn| heard.plus(turn));
-    }
+    };
+    let tool = tool?;
     let after_traffic = heard.plus(turn.map_or(tool, |turn| turn.min(tool)));
     Some(after_traffic.max(call.plus(tool)))
 }

@@ -15,7 +15,8 @@ use crate::clock::Mono;
 use super::draft::Draft;
 use super::turn::{Ending, start_failure_code};
 use super::world::{
-    Call, CallFailure, CallFailureKind, Finding, Live, OpenAs, Stage, StartFailure, StopCause, World,
+    Call, CallFailure, CallFailureKind, Finding, Live, OpenAs, Stage, StartFailure, StopCause,
+    World,
 };
 use super::{Step, bounds, deadlines, ending, stop};
 

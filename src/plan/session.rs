@@ -82,7 +82,8 @@ fn end_by_budget(draft: &mut Draft<'_>) {
 /// For how long the agent was silent, as a sentence.
 fn silence(draft: &Draft<'_>) -> String {
     let spec = &draft.session.spec;
-    match draft.world.live().and_then(|live| live.tool_heard) {
+    let live = draft.world.live();
+    match live.and_then(|live| deadlines::call_in_progress(draft.world, live)) {
         Some(_) => format!(
             "the agent sent nothing for {} while a tool call was in progress",
             spec.tool_inactivity_timeout.unwrap_or(spec.turn_inactivity_timeout)

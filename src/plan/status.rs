@@ -211,8 +211,9 @@ fn progress(session: &mut Session, active: Option<&Turn>, world: &World, now: No
     let (reason, message) = if is_looping {
         ("CrashLoopBackOff", status.restarts.last_error.clone())
     } else {
-        let message =
-            format!("the agent sends, but neither text nor thought nor a tool's news for {patience}");
+        let message = format!(
+            "the agent sends, but neither text nor thought nor a tool's news for {patience}"
+        );
         ("NoProgress", message)
     };
     let holds = is_looping || is_stalled;

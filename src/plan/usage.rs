@@ -65,10 +65,7 @@ impl Meter {
             used: number("/context/used"),
             size: number("/context/size"),
             cost: usage.pointer("/cost/amount").and_then(Value::as_f64).unwrap_or(0.0),
-            currency: usage
-                .pointer("/cost/currency")
-                .and_then(Value::as_str)
-                .map(str::to_owned),
+            currency: usage.pointer("/cost/currency").and_then(Value::as_str).map(str::to_owned),
             ..Self::default()
         }
     }
@@ -191,7 +188,8 @@ mod tests {
     fn a_cost_goes_on_or_begins_anew_and_its_sum_only_grows() {
         let record = json!({"cost": {"amount": 1.5, "currency": "USD"}});
         // Goes on over the process's end; begins anew with it; begins anew in the middle.
-        for (reports, sum) in [(vec![1.75, 2.0], 2.0), (vec![0.25, 0.5], 2.0), (vec![2.0, 0.5], 2.5)]
+        for (reports, sum) in
+            [(vec![1.75, 2.0], 2.0), (vec![0.25, 0.5], 2.0), (vec![2.0, 0.5], 2.5)]
         {
             let mut meter = Meter::of_record(Some(&record));
             for amount in &reports {

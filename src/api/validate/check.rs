@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use super::{ENTRIES_MAX, ID_CHARS_MAX, PATH_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::api::agent::{McpServer, McpTransport};
-use crate::api::session::RunBudget;
 use crate::api::field::FieldErrorReason::{
     FieldValueDuplicate, FieldValueForbidden, FieldValueInvalid, FieldValueNotSupported,
     FieldValueRequired,
 };
+use crate::api::session::RunBudget;
 use crate::api::{Dur, FieldErrors, FieldPath};
 
 /// Variables that the daemon sets itself: a value in a record would never reach the agent.

@@ -12,10 +12,8 @@ use crate::api::turn::TurnSpec;
 use crate::api::{FieldErrors, FieldPath};
 
 /// What has no effect yet.
-pub(super) const NOT_YET: &[NotYet] = &[
-    ("deliverAt", &["step"]),
-    ("source.kind", &["fleet-relay", "subagent", "notice"]),
-];
+pub(super) const NOT_YET: &[NotYet] =
+    &[("deliverAt", &["step"]), ("source.kind", &["fleet-relay", "subagent", "notice"])];
 
 /// The column "M".
 pub(super) const COLUMN: &[(&str, Change)] = &[

@@ -7,8 +7,7 @@ use crate::api::session::RunBudget;
 use crate::clock::{Clock as _, ManualClock, Mono, Now};
 use crate::plan::deadlines::{self, Clock, Due, first_over};
 
-const ALL: [Clock; 5] =
-    [Clock::Idle, Clock::Start, Clock::Budget, Clock::Ttl, Clock::Inactivity];
+const ALL: [Clock; 5] = [Clock::Idle, Clock::Start, Clock::Budget, Clock::Ttl, Clock::Inactivity];
 
 fn orders(left: &[Clock]) -> Vec<Vec<Clock>> {
     if left.is_empty() {
