@@ -58,16 +58,7 @@ impl Controller {
         let children = self.children(&session).await?;
         let owner = self.owner(&session).await?;
         let needs_start = !is_ready(&process);
-        let mut agent = self.find_agent(&session, needs_start).await?;
-        if let (Finding::Missing(_), Some(entry)) = (&agent, self.registry.entry(&uid))
-            && !needs_start
-        {
-            // An agent that was deleted while it is in use: only new processes miss it.
-            agent = Finding::Found(Box::new(entry.agent.clone()));
-        }
-        if let (Finding::Found(agent), Some(entry)) = (&agent, self.registry.entry(&uid)) {
-            entry.set_late_grace(agent.spec.late_update_grace.get());
-        }
+        let agent = self.agent_of(&session, needs_start).await?;
         let scope = self.find_scope(&session, needs_start && !turns.is_empty()).await?;
         let crowd = self.crowd(&session, &process, turns.is_empty());
         let parent = session.status.lineage.parent.as_ref();
@@ -116,6 +107,25 @@ impl Controller {
         });
         let max = self.options.idle_processes_per_parent_max;
         self.idle.note(parent, &session.metadata.uid, resident, max)
+    }
+
+    /// The agent of a session, as a new process or the one that runs goes by it.
+    async fn agent_of(
+        &self,
+        session: &Session,
+        needs_start: bool,
+    ) -> Result<Finding<Agent>, records::Error> {
+        let found = self.find_agent(session, needs_start).await?;
+        let Some(entry) = self.registry.entry(&session.metadata.uid) else { return Ok(found) };
+        Ok(match found {
+            // An agent that was deleted while it is in use: only new processes miss it.
+            Finding::Missing(_) if !needs_start => Finding::Found(Box::new(entry.agent.clone())),
+            Finding::Found(agent) => {
+                entry.set_late_grace(agent.spec.late_update_grace.get());
+                Finding::Found(agent)
+            }
+            Finding::Missing(_) | Finding::Unknown => found,
+        })
     }
 
     /// The children of a session that ends: how many, and who must still take note of it.
