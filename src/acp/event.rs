@@ -293,6 +293,19 @@ update_kinds! {
     CompactionSummaryChunk = "compaction_summary_chunk",
 }
 
+/// What a `usage_update` tells; what was not in it, or made no sense, is absent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Tokens in the context.
+    pub used: Option<u64>,
+    /// Tokens that the context may hold.
+    pub size: Option<u64>,
+    /// What the session has cost so far.
+    pub cost: Option<f64>,
+    /// In what.
+    pub currency: Option<String>,
+}
+
 /// How a prompt ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptEnd {

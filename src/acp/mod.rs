@@ -20,6 +20,7 @@ pub mod permission;
 mod requests;
 pub mod roots;
 mod update;
+pub mod usage;
 mod wire;
 
 pub use connection::{Handle, Open, Options, Refused, Scope, Service, connect};

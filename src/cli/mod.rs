@@ -20,6 +20,7 @@ mod demo_agent;
 mod describe;
 mod doctor;
 mod events;
+mod extend;
 mod failure;
 mod files;
 mod get;
@@ -117,6 +118,8 @@ enum Verb {
     Approve(decide::Decide),
     /// Reject what agents ask.
     Deny(decide::Decide),
+    /// Let a session live longer: adds to its ttl.
+    Extend(extend::Extend),
     /// Give a session a prompt and show the answer.
     Prompt(prompt::Prompt),
     /// Show what a session's turns said.
@@ -237,6 +240,7 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
         Verb::Stop(verb) => verb.run(context).await.map(done),
         Verb::Approve(verb) => verb.run(Decision::Allow, context).await.map(done),
         Verb::Deny(verb) => verb.run(Decision::Deny, context).await.map(done),
+        Verb::Extend(verb) => verb.run(context).await.map(done),
         Verb::Prompt(verb) => verb.run(context).await,
         Verb::Logs(verb) => verb.run(context).await.map(done),
         Verb::Response(verb) => verb.run(context).await.map(done),

@@ -146,6 +146,15 @@ impl Reporter {
         }
     }
 
+    /// Tells of a jump of the wall clock, by so many milliseconds.
+    pub(super) fn clock_jumped(&self, noticed_by: &ObjectMeta, moved_ms: i64, now: Time) {
+        let message = format!(
+            "the wall clock moved by {moved_ms} ms against the steady one; deadlines are not touched"
+        );
+        let (severity, reason) = (EventType::Warning, "ClockJumped");
+        self.event(event(Kind::Session, noticed_by, severity, reason, &message, now));
+    }
+
     fn event(&self, event: Event) {
         self.send(Item::Event(Box::new(event)));
     }

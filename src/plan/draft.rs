@@ -138,8 +138,7 @@ impl<'w> Draft<'w> {
     /// The plan: what differs from the world is recorded first, then the effects follow.
     pub(super) fn finish(mut self) -> Plan {
         if !self.change.removes_session {
-            let now = self.time();
-            status::derive(&mut self.session, &self.turns, self.world, now, &self.why);
+            status::derive(&mut self.session, &self.turns, self.world, self.now, &self.why);
             bounds::session(&mut self.session);
             if status::is_worth_writing(&self.world.session, &self.session) {
                 self.change.session = Some(self.session.clone());

@@ -16,6 +16,7 @@
 
 pub mod agent;
 mod bounds;
+pub mod budget;
 pub mod capacity;
 mod cascade;
 mod configure;
@@ -29,6 +30,7 @@ mod session;
 pub mod status;
 mod stop;
 mod turn;
+pub mod usage;
 pub mod world;
 
 #[cfg(test)]
@@ -43,6 +45,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::api::report::Outcome;
+use crate::api::session::RunBudget;
 use crate::api::{Agent, Incarnation, Name, PermissionRequest, Session, Turn, Uid};
 use crate::clock::Now;
 use crate::options::settings::{Setting, Wanted};
@@ -114,6 +117,8 @@ pub enum Step {
     Submit {
         /// Which turn.
         turn: Uid,
+        /// What it may use: a change of the session's counts from the next turn on.
+        budget: Box<RunBudget>,
     },
     /// Before: the turn is recorded as `Cancelling`. Answers open permission requests with
     /// `cancelled`, then sends `session/cancel`.

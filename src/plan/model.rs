@@ -67,6 +67,8 @@ pub(crate) struct Model {
     pub(crate) slots: Vec<Uid>,
     pub(crate) slots_max: usize,
     pub(crate) is_stopping: bool,
+    pub(crate) crowd: Crowd,
+    pub(crate) woken_late_at: Option<Mono>,
     pub(crate) behaviour: Behaviour,
     pub(crate) elapsed: Duration,
     /// Whether anything came of how the agent answers prompts, or of how it hears: what was never
@@ -127,6 +129,8 @@ impl Model {
             slots: Vec::new(),
             slots_max: 8,
             is_stopping: false,
+            crowd: Crowd::default(),
+            woken_late_at: None,
             behaviour: Behaviour::Prompt,
             elapsed: Duration::ZERO,
             asked: Asked::default(),
@@ -162,10 +166,12 @@ impl Model {
             requests: self.requests.clone(),
             spent_requests: Some(self.spent()),
             has_free_slot: self.slots.len() < self.slots_max || self.next_holds_slot(),
+            crowd: self.crowd.clone(),
             daemon: Daemon {
                 store_id: "store".into(),
                 boot_id: "boot".into(),
                 is_stopping: self.is_stopping,
+                woken_late_at: self.woken_late_at,
                 stopped_cleanly: false,
                 permission_timeout: PERMISSION_TIMEOUT,
             },
@@ -254,7 +260,9 @@ impl Model {
             has_asked: false,
             stop: None,
             last_activity: Mono(0),
-            is_tool_running: false,
+            last_progress: Mono(0),
+            tool_heard: None,
+            usage: super::usage::Meter::default(),
             is_active_after_turn: false,
             stderr_tail: String::new(),
             noise_lines: 0,
@@ -280,7 +288,7 @@ impl Model {
                 };
                 self.process = Process::Live(Box::new(live));
             }
-            Step::Submit { turn } => {
+            Step::Submit { turn, budget } => {
                 assert!(
                     !self.sent.contains(turn),
                     "world {}: a prompt was given twice",
@@ -288,9 +296,11 @@ impl Model {
                 );
                 self.journal.push(turn.clone());
                 self.sent.push(turn.clone());
-                let prompt = prompt(turn, Some(now.mono));
+                let mut prompt = prompt(turn, Some(now.mono));
+                prompt.budget.clone_from(budget);
                 if let Some(live) = self.live_mut() {
                     live.last_activity = now.mono;
+                    live.last_progress = now.mono;
                     live.prompt = Some(prompt);
                 }
             }
@@ -479,15 +489,7 @@ impl Model {
 }
 
 pub(crate) fn prompt(turn: &Uid, written_at: Option<Mono>) -> Prompt {
-    Prompt {
-        turn: turn.clone(),
-        written_at,
-        cancel_asked_at: None,
-        end: None,
-        response_bytes: 0,
-        steps: 0,
-        persist_failure: None,
-    }
+    Prompt { written_at, ..Prompt::new(turn.clone(), crate::api::session::RunBudget::default()) }
 }
 
 fn take_rung(live: &mut Live, rung: Rung, cause: &StopCause, now: Now, behaviour: Behaviour) {

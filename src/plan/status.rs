@@ -7,10 +7,12 @@ use crate::api::report::Outcome;
 use crate::api::session::{DesiredState, EndOutcome, ProcessState, Provider, SessionPhase};
 use crate::api::turn::TurnPhase;
 use crate::api::{Session, SessionStatus, Time, Turn};
+use crate::clock::Now;
 
+use super::deadlines::{self, Due};
 use super::draft::Draft;
+use super::permission;
 use super::world::{Call, Finding, Live, Missing, Stage, World};
-use super::{deadlines, permission};
 
 /// The annotation that names the manifest file that made an object.
 pub const MANAGED_BY: &str = "spawnlet.dev/managed-by";
@@ -54,7 +56,7 @@ pub(super) fn resolve(draft: &mut Draft<'_>) {
 }
 
 /// Fills in everything that is derived.
-pub(super) fn derive(session: &mut Session, turns: &[Turn], world: &World, now: Time, why: &str) {
+pub(super) fn derive(session: &mut Session, turns: &[Turn], world: &World, now: Now, why: &str) {
     let generation = session.metadata.generation;
     session.status.observed_generation = generation;
     let active = turns.iter().find(|turn| is_active(turn));
@@ -63,9 +65,9 @@ pub(super) fn derive(session: &mut Session, turns: &[Turn], world: &World, now: 
     session.status.active_turn = active.map(|turn| turn.metadata.name.clone());
     session.status.queued_turns = queued;
     session.status.lineage.ttl_expires_at = deadlines::ttl_deadline(world);
-    let has_turn = active.is_some() || queued > 0;
-    session.status.next_deadline = deadlines::next_durable(session, has_turn);
-    conditions(session, world, now);
+    session.status.next_deadline = deadlines::next_durable(session, turns);
+    conditions(session, world, now.time);
+    progress(session, active, world, now);
     let (phase, reason) = phase(session, active, queued, world);
     let status = &mut session.status;
     status.phase = phase;
@@ -191,9 +193,6 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     };
     status.conditions.set("SessionReady", ready, reason, "", generation, now);
     flag(status, "ManagedByManifest", is_managed, ("FromFile", ""), generation, now);
-    let is_looping = status.restarts.count > 0 && status.restarts.next_attempt_at.is_none();
-    let why = status.restarts.last_error.clone();
-    flag(status, "Stalled", is_looping, ("CrashLoopBackOff", &why), generation, now);
     let lost = status.has_lost_memory;
     let message = "the agent lost the session; a new one without its memory took its place";
     flag(status, "MemoryLost", lost, ("SessionLost", message), generation, now);
@@ -209,6 +208,35 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
         let message =
             "the agent writes lines to standard output that are no protocol; they are skipped";
         status.conditions.set("StdoutNoise", True, "NotJsonRpc", message, generation, now);
+    }
+}
+
+/// Whether the running turn gets on, and what keeps the session from it if nothing does.
+fn progress(session: &mut Session, active: Option<&Turn>, world: &World, now: Now) {
+    let generation = session.metadata.generation;
+    let patience = session.spec.turn_inactivity_timeout;
+    let status = &mut session.status;
+    let due = world.live().and_then(|live| deadlines::is_stalled(world, live, now.mono));
+    let is_stalled = active.is_some() && matches!(due, Some(Due::Over(_)));
+    let is_looping = status.restarts.count > 0 && status.restarts.next_attempt_at.is_none();
+    let (reason, message) = if is_looping {
+        ("CrashLoopBackOff", status.restarts.last_error.clone())
+    } else {
+        let message = format!(
+            "the agent sends, but neither text nor thought nor a tool's news for {patience}"
+        );
+        ("NoProgress", message)
+    };
+    let holds = is_looping || is_stalled;
+    flag(status, "Stalled", holds, (reason, &message), generation, now.time);
+    match (active, is_stalled) {
+        (None, _) => status.conditions.remove("Progressing"),
+        (Some(_), false) => {
+            status.conditions.set("Progressing", True, "TurnActive", "", generation, now.time);
+        }
+        (Some(_), true) => {
+            status.conditions.set("Progressing", False, reason, message, generation, now.time);
+        }
     }
 }
 

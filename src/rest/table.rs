@@ -86,6 +86,10 @@ const SESSION: &[Column] = &[
         since(o, "/status/lastActivityAt", now)
     })
     .wide(),
+    column("Left", "How long until its ttl ends.", |o, now| {
+        until(o, "/status/lineage/ttlExpiresAt", now)
+    })
+    .wide(),
     column("Message", "Why, in a sentence.", |o, _| text(o, "/status/message")).wide(),
 ];
 const TURN: &[Column] = &[
@@ -259,6 +263,11 @@ fn since(object: &Value, pointer: &str, now: Time) -> Value {
         None => json!(""),
         then => json!(age::since(then, now)),
     }
+}
+
+/// How long until then, nothing once it has come.
+fn until(object: &Value, pointer: &str, now: Time) -> Value {
+    time(object, pointer).map_or_else(|| json!(""), |then| json!(age::span(then.since(now))))
 }
 
 /// The phase; a record that the loop has not seen yet is `Pending`.

@@ -42,6 +42,7 @@ const SESSION: &[Column] = &[
     wide("Parent", "string", ".spec.parent"),
     wide("Pid", "integer", ".status.process.pid"),
     wide("Activity", "date", ".status.lastActivityAt"),
+    wide("Expires", "string", ".status.lineage.ttlExpiresAt"),
     wide("Message", "string", ".status.message"),
 ];
 const TURN: &[Column] = &[

@@ -32,6 +32,7 @@ const AGENT: &[&str] = &[
     "firstStartTimeout",
     "stop",
     "additionalDirectories",
+    "lateUpdateGrace",
 ];
 const SESSION: &[&str] = &[
     "agent",
@@ -55,10 +56,10 @@ const SESSION: &[&str] = &[
     "delegation.maxChildren",
     "delegation.toolsets",
     "delegation.controlMode",
+    "runBudget",
     "ttl",
     "idleTimeout",
     "turnInactivityTimeout",
-    // Refused when it differs: `tool_inactivity_timeout_is_refused_when_it_differs`.
     "toolInactivityTimeout",
     "ttlAfterFinished",
     "autoStopOnParent",
@@ -78,6 +79,7 @@ const TURN: &[&str] = &[
     // Set by the daemon alone.
     "source.caller",
     "source.requestSha256",
+    "runBudget",
     "idempotencyKey",
     "desiredState",
 ];

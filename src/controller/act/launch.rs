@@ -15,6 +15,7 @@ use crate::controller::process::{LaunchError, LaunchRequest, Launched, Launcher,
 use crate::controller::pump::{Pump, State};
 use crate::controller::{Controller, ObjectKey, Queue};
 use crate::plan::World;
+use crate::plan::usage::Meter;
 use crate::plan::world::{Acp, Finding, Live, Stage, StartFailure};
 
 /// How far reading runs ahead of the pump. Small: a waiting event may hold a line of 10 MiB.
@@ -102,7 +103,9 @@ impl Controller {
             has_asked: false,
             stop: None,
             last_activity: now.mono,
-            is_tool_running: false,
+            last_progress: now.mono,
+            tool_heard: None,
+            usage: Meter::of_record(world.session.status.usage.as_ref()),
             is_active_after_turn: false,
             stderr_tail: String::new(),
             noise_lines: 0,

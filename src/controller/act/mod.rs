@@ -105,7 +105,7 @@ impl Controller {
                 entry.acp.set(setting.clone()).inspect_err(|_| entry.view().acp.setting = None)?;
                 Ok(())
             }
-            Step::Submit { turn } => self.submit(world, turn).await,
+            Step::Submit { turn, budget } => self.submit(world, turn, budget).await,
             Step::CancelPrompt { turn } => {
                 let entry = self.entry(session)?;
                 entry.acp.cancel()?;
@@ -119,6 +119,7 @@ impl Controller {
             Step::Stop { rung, cause } => self.take_rung(session, *rung, cause),
             Step::Forget => {
                 self.registry.forget(session);
+                self.idle.forget(session);
                 // What waits for this very process to go is looked at again.
                 self.queue.add(key.clone(), crate::api::report::Trigger::Process);
                 Ok(())
@@ -132,6 +133,7 @@ impl Controller {
         for (uid, entry) in self.registry.of_key(key) {
             if matches!(entry.view().stage, Stage::Empty { .. }) {
                 self.registry.forget(&uid);
+                self.idle.forget(&uid);
             } else {
                 tracing::warn!(session = %key, %uid, "a process without a record is killed");
                 entry.control.kill_tree();

@@ -39,6 +39,8 @@ pub(super) struct Script {
     pub(super) immortal: bool,
     /// A launch of it fails.
     pub(super) missing: bool,
+    /// It never answers a prompt, and says something so often.
+    pub(super) talks: Duration,
     /// How long it thinks before it answers a prompt.
     pub(super) thinks: Duration,
 }
@@ -67,6 +69,7 @@ impl Script {
                 "crash-at" => script.crash_at = Some(value.to_owned()),
                 "immortal" => script.immortal = true,
                 "missing" => script.missing = true,
+                "talks-ms" => script.talks = Duration::from_millis(value.parse().unwrap()),
                 "thinks-ms" => script.thinks = Duration::from_millis(value.parse().unwrap()),
                 other => panic!("no such behaviour: {other}"),
             }
@@ -199,6 +202,10 @@ impl Agent {
                     .await;
             }
             return;
+        }
+        while !self.script.talks.is_zero() {
+            tokio::time::sleep(self.script.talks).await;
+            self.say(".").await;
         }
         if self.script.endless || self.script.stubborn || self.script.asks_on_cancel {
             return;

@@ -1,6 +1,7 @@
 //! A daemon's loop over a store in memory, which can die and start again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use crate::api::turn::TurnPhase;
 use crate::api::{
     Kind, PermissionRequest, PermissionRequestSpec, Session, SessionSpec, Turn, TurnSpec, Uid,
 };
-use crate::clock::{SharedClock, SystemClock};
+use crate::clock::{Clock, Now, SharedClock, SystemClock};
 use crate::controller::{Controller, Handle, Options, Parts, Service};
 use crate::plan::capacity::{Holder, Limits};
 use crate::slots::{SharedSlots, Slots};
@@ -36,6 +37,30 @@ fn look(waited: Duration) -> Duration {
     LOOK.max(waited / 200)
 }
 
+/// The paused clock of a test, with a wall clock that moves with it until a test moves it alone.
+#[derive(Default)]
+pub(super) struct Wall {
+    steady: SystemClock,
+    skew_ms: AtomicI64,
+}
+
+impl Wall {
+    /// The wall clock jumps.
+    pub(super) fn jump(&self, ms: i64) {
+        self.skew_ms.fetch_add(ms, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Wall {
+    fn now(&self) -> Now {
+        self.steady.now()
+    }
+
+    fn wall_skew_ms(&self) -> i64 {
+        self.skew_ms.load(Ordering::SeqCst)
+    }
+}
+
 /// A running daemon.
 struct Daemon {
     handle: Handle,
@@ -53,6 +78,10 @@ pub(super) struct Bench {
     pub(super) admission: Admission,
     pub(super) clock: SharedClock,
     pub(super) limits: Limits,
+    /// Idle processes that one parent's children may keep.
+    pub(super) idle_max: usize,
+    /// Moves the wall clock.
+    pub(super) wall: Arc<Wall>,
     stopped_cleanly: bool,
     daemon: Option<Daemon>,
     /// The running daemon's slots, or the last one's.
@@ -75,7 +104,8 @@ impl Bench {
     pub(super) fn still(max_active_turns: usize) -> Self {
         let memory = Arc::new(MemoryStore::new());
         let ground = Arc::new(Ground::default());
-        let clock: SharedClock = Arc::new(SystemClock::new());
+        let wall = Arc::new(Wall::default());
+        let clock: SharedClock = wall.clone();
         let gate = Arc::new(Gate::new(memory.clone(), memory.clone(), ground.clone()));
         let limits = admission::Limits::default();
         let admission = Admission::new(
@@ -94,6 +124,8 @@ impl Bench {
             admission,
             clock,
             limits,
+            idle_max: 32,
+            wall,
             stopped_cleanly: false,
             daemon: None,
             slots: SharedSlots::default(),
@@ -148,6 +180,7 @@ impl Bench {
             boot_id: "boot".into(),
             stopped_cleanly: self.stopped_cleanly,
             limits: self.limits,
+            idle_processes_per_parent_max: self.idle_max,
             retention: super::super::Retention {
                 reports_per_object: 32,
                 reports: 10_000,

@@ -5,6 +5,7 @@ mod agents;
 mod bench;
 mod callers;
 mod cancels;
+mod clocks;
 mod crashes;
 mod faults;
 mod gate;

@@ -207,10 +207,12 @@ impl Sim {
             })),
             process: self.process(daemon, uid),
             has_free_slot,
+            crowd: world::Crowd::default(),
             daemon: world::Daemon {
                 store_id: "store".into(),
                 boot_id: "boot".into(),
                 is_stopping: daemon.is_stopping,
+                woken_late_at: None,
                 stopped_cleanly: daemon.stopped_cleanly,
                 permission_timeout: PERMISSION_TIMEOUT,
             },
@@ -284,7 +286,7 @@ impl Sim {
         match step {
             Step::Record(change) => self.record(pass, change),
             Step::Launch { incarnation } => self.launch(&pass.key, &uid, incarnation.0),
-            Step::Submit { turn } => self.submit(&pass.key, &uid, turn),
+            Step::Submit { turn, .. } => self.submit(&pass.key, &uid, turn),
             Step::Forget => {
                 if let Some(daemon) = &mut self.daemon {
                     daemon.registry.remove(&uid);
@@ -446,6 +448,7 @@ impl Sim {
         let is_early = self.has(Defect::SaysSentTooEarly);
         if let Some(live) = self.daemon.as_mut().and_then(|daemon| daemon.live_mut(session)) {
             live.last_activity = mono;
+            live.last_progress = mono;
             live.is_active_after_turn = false;
             live.prompt = Some(prompt(turn, is_early.then_some(mono)));
         }

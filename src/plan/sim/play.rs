@@ -193,7 +193,8 @@ impl Sim {
             7..15 if tree.nature != Nature::Deaf => {
                 live.last_activity = mono;
                 tree.spoke_at = mono;
-                live.is_tool_running = dice % 2 == 0;
+                live.last_progress = mono;
+                live.tool_heard = (dice % 2 == 0).then_some(mono);
                 return false;
             }
             _ => return false,
