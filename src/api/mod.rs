@@ -25,6 +25,7 @@ pub mod object;
 pub mod quantity;
 pub mod report;
 pub mod schema;
+pub mod secret;
 pub mod session;
 pub mod token;
 pub mod turn;

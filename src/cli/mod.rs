@@ -29,6 +29,7 @@ mod output;
 mod prompt;
 mod report;
 mod response;
+mod secret;
 pub mod serve;
 mod stop;
 #[cfg(test)]
@@ -118,6 +119,8 @@ enum Verb {
     Response(response::Response),
     /// Make, list, replace and revoke tokens of callers.
     Token(token::Token),
+    /// Keep secrets of agents in the vault.
+    Secret(secret::Secret),
     /// Print the MCP configuration of a client, with a new token in it.
     McpConfig(mcp_config::McpConfig),
     /// Show what the loop saw, decided and did, newest first.
@@ -232,6 +235,7 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
         Verb::Logs(verb) => verb.run(context).await.map(done),
         Verb::Response(verb) => verb.run(context).await.map(done),
         Verb::Token(verb) => verb.run(context).await.map(done),
+        Verb::Secret(verb) => verb.run(context).await.map(done),
         Verb::McpConfig(verb) => verb.run(context).await.map(done),
         Verb::Report(verb) => verb.run(context).await.map(done),
         Verb::Events(verb) => verb.run(context).await.map(done),

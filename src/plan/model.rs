@@ -238,6 +238,7 @@ impl Model {
             Step::Forget => self.process = Process::Absent,
             Step::OpenGate
             | Step::Initialize
+            | Step::Authenticate { .. }
             | Step::Open(_)
             | Step::Set { .. }
             | Step::CancelPrompt { .. }
@@ -260,6 +261,10 @@ impl Model {
                     version: Some("1.2".into()),
                     declared: Some(serde_json::json!({"loadSession": true})),
                 });
+            }
+            Step::Authenticate { .. } => {
+                live.acp.login = Call::Done(());
+                live.acp.open = Call::NotMade;
             }
             Step::Open(how) => {
                 live.acp.opened_as = Some(how.clone());

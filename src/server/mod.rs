@@ -8,6 +8,7 @@
 mod files;
 mod health;
 mod launcher;
+mod log;
 mod start;
 
 use std::process::ExitCode;

@@ -90,6 +90,14 @@ impl Controller {
                 })?;
                 Ok(())
             }
+            Step::Authenticate { method } => {
+                let entry = self.entry(session)?;
+                entry.view().acp.login = Call::InFlight;
+                entry.acp.authenticate(method).inspect_err(|_| {
+                    entry.view().acp.login = Call::NotMade;
+                })?;
+                Ok(())
+            }
             Step::Open(how) => self.open(world, how),
             Step::Set { turn, setting, wanted } => {
                 let entry = self.entry(session)?;
