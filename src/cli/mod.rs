@@ -22,6 +22,7 @@ mod events;
 mod failure;
 mod files;
 mod get;
+pub mod login;
 mod logs;
 mod mcp_config;
 mod observe;
@@ -50,6 +51,7 @@ use client::Client;
 use connect::Connection;
 pub use demo::DemoOptions;
 use failure::Failure;
+pub use login::LoginOptions;
 pub use serve::ServeOptions;
 
 /// What every page of help says about exit codes.
@@ -168,12 +170,13 @@ impl Context<'_> {
 }
 
 /// Runs a command line and gives the process's exit code. `serve` is what runs the daemon and `demo`
-/// what shows it; they are given in, because only the program's top may put API and loop together or
-/// start programs.
+/// what shows it and `login` what logs in to an agent; they are given in, because only the program's
+/// top may put API and loop together or start programs.
 pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     serve: impl FnOnce(ServeOptions) -> ExitCode,
     demo: impl FnOnce(DemoOptions) -> ExitCode,
+    login: impl FnOnce(LoginOptions) -> ExitCode,
 ) -> ExitCode {
     let mut cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
@@ -199,7 +202,13 @@ pub fn run(
         out: &mut stdout.lock(),
         is_terminal,
     };
-    match block_on(carry_out(cli.verb, &mut context)) {
+    let outcome = match cli.verb {
+        Verb::Agents(agents::Agents { what: Some(agents::What::Login(verb)) }) => {
+            block_on(verb.options(&context, cli.global.data_dir)).map(login)
+        }
+        verb => block_on(carry_out(verb, &mut context)),
+    };
+    match outcome {
         Ok(code) => code,
         Err(failure) => {
             let hint = failure.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
@@ -212,7 +221,7 @@ pub fn run(
     }
 }
 
-fn block_on(verb: impl Future<Output = Result<ExitCode, Failure>>) -> Result<ExitCode, Failure> {
+fn block_on<T>(verb: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -89,6 +89,8 @@ pub struct Options {
     pub limits: Limits,
     /// How long reports and events are kept.
     pub retention: Retention,
+    /// MCP servers that every session gets, below its own and its agent's.
+    pub mcp_servers: Vec<crate::api::agent::McpServer>,
 }
 
 /// The parts that the loop works with.

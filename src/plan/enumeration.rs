@@ -23,7 +23,7 @@ const PROCESSES: [Option<ProcessState>; 5] = [
     Some(ProcessState::Stopping),
     Some(ProcessState::Unknown),
 ];
-const STAGES: usize = 9;
+const STAGES: usize = 10;
 /// None; and one that is pending, starting (not sent, or unknown), running, cancelling.
 const TURNS: usize = 6;
 /// The turn as [`Point::turn`], and how it was admitted. That is looked at only of what was not sent.
@@ -161,6 +161,13 @@ fn live(point: Point, state: ProcessState) -> Live {
         6 => live.stage = Stage::Exited { status: "exit code 1".into(), at: crate::clock::Mono(0) },
         7 => live.stage = Stage::Empty { status: "exit code 1".into() },
         8 => live.stage = Stage::Unprovable,
+        9 => {
+            live.acp.open = Call::Failed(CallFailure {
+                kind: CallFailureKind::AuthRequired,
+                code: -32000,
+                message: "Authentication required".into(),
+            });
+        }
         _ => {}
     }
     if state == ProcessState::Stopping {

@@ -400,6 +400,7 @@ fn lost(draft: &mut Draft<'_>, live: &Live, why: &str) {
         || draft.session.spec.on_session_lost == crate::api::session::OnSessionLost::New;
     if may_begin_anew {
         draft.session.status.prompted = false;
+        draft.session.status.introduced = false;
         draft.session.status.has_lost_memory |= had_memory;
         draft.because("the agent no longer knows the session; a new one takes its place");
         draft.act(Step::Open(OpenAs::New));

@@ -72,9 +72,11 @@ pub(super) fn is_required(agent: &Agent) -> bool {
 /// Tells on the agent's record that it needs a login, once.
 pub(super) fn note_required(draft: &mut Draft<'_>, message: &str) {
     let Finding::Found(found) = &draft.world.agent else { return };
-    let is_told = found.status.conditions.get(AUTH_REQUIRED).is_some_and(|told| {
-        told.status == ConditionStatus::True && told.message == message
-    });
+    let is_told = found
+        .status
+        .conditions
+        .get(AUTH_REQUIRED)
+        .is_some_and(|told| told.status == ConditionStatus::True && told.message == message);
     if is_told {
         return;
     }

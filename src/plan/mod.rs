@@ -22,6 +22,7 @@ mod configure;
 pub mod deadlines;
 mod draft;
 mod ending;
+pub mod introduction;
 mod launch;
 pub mod line;
 mod login;

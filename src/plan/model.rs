@@ -92,7 +92,8 @@ impl Model {
         meta.finalizers.push(PROCESS_FINALIZER.to_owned());
         let spec =
             SessionSpec { agent: "a".into(), cwd: Some("/w".into()), ..SessionSpec::default() };
-        let agent_spec = AgentSpec { command: Some("agent".into()), ..AgentSpec::default() };
+        let auth = Some(crate::api::agent::Auth { method: Some("key".into()) });
+        let agent_spec = AgentSpec { command: Some("agent".into()), auth, ..AgentSpec::default() };
         let scope = Scope {
             cwd: "/w".into(),
             additional_directories: Vec::new(),

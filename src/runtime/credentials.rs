@@ -73,7 +73,9 @@ fn find(
 fn what_to_do(slot: &CredentialSlot) -> String {
     match slot.secret_ref.strip_prefix("vault:") {
         Some(name) => {
-            format!("it is required, and the vault has no such secret; `spawnlet secret set {name}`")
+            format!(
+                "it is required, and the vault has no such secret; `spawnlet secret set {name}`"
+            )
         }
         None => "it is required, and the daemon's environment has no such variable".to_owned(),
     }

@@ -23,6 +23,7 @@ pub mod executable;
 pub mod home;
 pub mod launch;
 pub mod leftovers;
+pub mod login;
 pub mod orphans;
 mod proc;
 pub mod process;

@@ -152,7 +152,8 @@ impl Search {
                 let has_key = fields.keys().any(|key| self.machine.is_match(key.as_str()));
                 if has_key {
                     let old = std::mem::take(fields);
-                    let clean = |(key, value): (String, Value)| (self.text(&key).unwrap_or(key), value);
+                    let clean =
+                        |(key, value): (String, Value)| (self.text(&key).unwrap_or(key), value);
                     fields.extend(old.into_iter().map(clean));
                 }
                 fields.values_mut().fold(has_key, |changed, field| self.json(field) | changed)

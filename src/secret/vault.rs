@@ -152,9 +152,8 @@ impl Vault {
         let Some(stored) = self.read()? else { return Ok(None) };
         let Some(sealed) = stored.secrets.get(name.as_str()) else { return Ok(None) };
         let cipher = self.cipher(Some(&stored))?;
-        let plain = open(&cipher, name.as_str(), sealed).map_err(|problem| {
-            self.damaged(format!("{}: {problem}", name.as_str()))
-        })?;
+        let plain = open(&cipher, name.as_str(), sealed)
+            .map_err(|problem| self.damaged(format!("{}: {problem}", name.as_str())))?;
         let text = String::from_utf8(plain.to_vec());
         text.map(|text| Some(Secret::new(text)))
             .map_err(|_| self.damaged(format!("{}: no text", name.as_str())))
@@ -370,8 +369,9 @@ impl From<Error> for SecretFault {
 }
 
 fn named(name: &str) -> Result<SecretName, SecretFault> {
-    SecretName::parse(name)
-        .map_err(|expected| SecretFault::Invalid(format!("{name:?} is no name of a secret: {expected}")))
+    SecretName::parse(name).map_err(|expected| {
+        SecretFault::Invalid(format!("{name:?} is no name of a secret: {expected}"))
+    })
 }
 
 impl Secrets for Vault {

@@ -132,10 +132,12 @@ impl Inputs for RuntimeLauncher {
 
 impl RuntimeLauncher {
     fn credentials(&self, agent: &Agent) -> Result<Vec<(String, Secret)>, LaunchError> {
-        credentials::bind(&agent.spec, |name| std::env::var_os(name), &self.vault).map_err(|error| {
-            let message = format!("Agent {}: {error}", agent.metadata.name);
-            LaunchError { reason: "CredentialMissing", message }
-        })
+        credentials::bind(&agent.spec, |name| std::env::var_os(name), &self.vault).map_err(
+            |error| {
+                let message = format!("Agent {}: {error}", agent.metadata.name);
+                LaunchError { reason: "CredentialMissing", message }
+            },
+        )
     }
 
     /// The agent's own home, made and checked, if it has one.

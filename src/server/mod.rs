@@ -9,6 +9,7 @@ mod files;
 mod health;
 mod launcher;
 mod log;
+pub mod login;
 mod start;
 
 use std::process::ExitCode;

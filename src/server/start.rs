@@ -344,6 +344,7 @@ fn loop_options(
         boot_id: runtime::boot_id().map_err(system("the boot id cannot be read"))?,
         stopped_cleanly: !opened.is_new && !opened.was_unclean,
         limits: turn_limits(config),
+        mcp_servers: config.mcp_servers.clone(),
         retention: controller::Retention {
             reports_per_object: config.retention.reports_per_object as usize,
             reports: config.retention.reports as usize,

@@ -4,10 +4,10 @@ use super::not_yet::{self, ANY, NotYet};
 use super::{DESCRIPTION_CHARS_MAX, ID_CHARS_MAX, TITLE_CHARS_MAX, check};
 use crate::api::agent::{AgentSpec, AuthMode};
 use crate::api::command;
-use crate::api::secret::SecretRef;
 use crate::api::field::FieldErrorReason::{
     FieldValueForbidden, FieldValueInvalid, FieldValueNotSupported, FieldValueRequired,
 };
+use crate::api::secret::SecretRef;
 use crate::api::{FieldErrors, FieldPath};
 
 /// What has no effect yet.

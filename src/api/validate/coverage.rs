@@ -52,6 +52,7 @@ const SESSION: &[&str] = &[
     "thoughtLevel",
     "config",
     "permissions",
+    "persona",
     "mcpServers",
     // Refused where the daemon runs the session: `only_an_external_session_delegates_yet`.
     "delegation.enabled",

@@ -145,6 +145,7 @@ impl Bench {
             boot_id: "boot".into(),
             stopped_cleanly: self.stopped_cleanly,
             limits: self.limits,
+            mcp_servers: Vec::new(),
             retention: super::super::Retention {
                 reports_per_object: 32,
                 reports: 10_000,
