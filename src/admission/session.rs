@@ -7,10 +7,10 @@ use super::{
     ATTEMPTS_MAX, Admission, Admitted, Incoming, Refusal, WriteOptions, Writer, created,
     expect_room,
 };
-use crate::api::workspace::NoFolder;
 use crate::api::agent::Permissions;
 use crate::api::field::FieldErrorReason::FieldValueInvalid;
 use crate::api::session::{DesiredState, Lineage, Provider, Scope};
+use crate::api::workspace::NoFolder;
 use crate::api::{
     AgentSpec, FieldError, FieldPath, Kind, Namespace, ObjectMeta, Session, SessionSpec, Turn,
     TurnSpec, WorkspaceSpec,

@@ -25,9 +25,9 @@ pub fn as_system_prompt(session: &Session, capabilities: &Capabilities) -> Optio
 #[must_use]
 pub fn as_block(session: &Session, capabilities: &Capabilities) -> Option<Value> {
     let is_due = !capabilities.system_prompt && !session.status.introduced;
-    is_due.then(|| {
-        json!({"type": "text", "text": text(session), "_meta": {CONTEXT_MARK: "introduction"}})
-    })
+    is_due.then(
+        || json!({"type": "text", "text": text(session), "_meta": {CONTEXT_MARK: "introduction"}}),
+    )
 }
 
 fn text(session: &Session) -> String {

@@ -5,8 +5,8 @@ use serde_json::value::RawValue;
 use super::Error;
 use crate::api::{Turn, Uid};
 use crate::controller::{Controller, output};
-use crate::plan::{World, introduction};
 use crate::plan::world::{CallFailure, CallFailureKind, Prompt, PromptEnd};
+use crate::plan::{World, introduction};
 use crate::store::{BlobId, Stream};
 
 /// The largest prompt: `limits.promptBytes` bounds it at admission, this bounds the read.
