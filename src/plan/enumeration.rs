@@ -249,8 +249,9 @@ fn every_world_has_a_plan_that_records_before_it_acts_once() {
             assert_eq!(once, 0, "{point:?}: an ending session starts {:?}", decided.steps);
         }
     }
-    assert_eq!(count, 3 * 9 * 5 * 9 * 6 * 16);
+    assert_eq!(count, 3 * 9 * 5 * 10 * 6 * 16);
     let all = [
+        "Authenticate",
         "CancelPrompt",
         "Forget",
         "Initialize",

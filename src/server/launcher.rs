@@ -31,7 +31,18 @@ pub(super) struct RuntimeLauncher {
 }
 
 impl RuntimeLauncher {
-    pub(super) fn new(
+    /// The launcher of this daemon, and the vault that it takes credentials from.
+    pub(super) fn with_vault(
+        store_id: &str,
+        data_dir: &Path,
+        redactor: &Redactor,
+    ) -> Result<(Arc<Self>, Arc<Vault>), runtime::launch::Error> {
+        let vault = Arc::new(Vault::of_daemon(data_dir));
+        let launcher = Self::new(store_id, data_dir, Arc::clone(&vault), redactor.clone())?;
+        Ok((Arc::new(launcher), vault))
+    }
+
+    fn new(
         store_id: &str,
         data_dir: &Path,
         vault: Arc<Vault>,

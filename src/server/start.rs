@@ -24,7 +24,7 @@ use crate::plan::capacity::Limits;
 use crate::ports::Health as _;
 use crate::rest;
 use crate::runtime::{self, leftovers};
-use crate::secret::{Lease, Redactor, Secret, Vault};
+use crate::secret::{Lease, Redactor, Secret};
 use crate::slots::{SharedSlots, Slots};
 use crate::store::journal::Journal;
 use crate::store::records::Records;
@@ -189,21 +189,10 @@ impl Daemon {
         clear_leftovers(&records, &store_id).await?;
         let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
         let slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
-        let admission = Arc::new(Admission::new(
-            Arc::clone(&store),
-            Arc::clone(&blobs),
-            Arc::clone(&clock),
-            Arc::clone(&slots),
-            admission_limits(&config),
-        ));
+        let admission = Arc::new(admission(&store, &blobs, &clock, &slots, &config));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
-        let vault = Arc::new(Vault::of_daemon(&data_dir));
-        let launcher = Arc::new(launcher::RuntimeLauncher::new(
-            &store_id,
-            &data_dir,
-            Arc::clone(&vault),
-            redactor.clone(),
-        )?);
+        let (launcher, vault) =
+            launcher::RuntimeLauncher::with_vault(&store_id, &data_dir, &redactor)?;
         let parts = controller::Parts {
             records,
             blobs: Arc::clone(&blobs),
@@ -312,6 +301,18 @@ impl Daemon {
         }
         Ok(())
     }
+}
+
+fn admission(
+    store: &SharedStore,
+    blobs: &SharedBlobs,
+    clock: &SharedClock,
+    slots: &SharedSlots,
+    config: &Config,
+) -> Admission {
+    let (store, blobs) = (Arc::clone(store), Arc::clone(blobs));
+    let (clock, slots) = (Arc::clone(clock), Arc::clone(slots));
+    Admission::new(store, blobs, clock, slots, admission_limits(config))
 }
 
 /// What MCP is served by: the same as the API, and a look at the machine.

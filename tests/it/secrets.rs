@@ -82,6 +82,28 @@ fn processes(daemon: &Daemon, found: &mut Vec<(String, Vec<u8>)>) {
     }
 }
 
+/// What every verb that shows something says.
+fn answers(daemon: &Daemon, turn: &str, found: &mut Vec<(String, Vec<u8>)>) {
+    for verb in [
+        &["get", "sessions", "-o", "yaml"][..],
+        &["get", "turns", "-o", "yaml"],
+        &["get", "agents", "-o", "yaml"],
+        &["describe", "session", "errs"],
+        &["describe", "session", "talks"],
+        &["report"],
+        &["events"],
+        &["logs", "talks", "--stderr"],
+        &["logs", "talks", "-o", "acp"],
+        &["logs", "talks"],
+        &["response", turn],
+        &["secret", "list"],
+        &["config"],
+    ] {
+        let ran = daemon.cli(verb);
+        found.push((verb.join(" "), format!("{}{}", ran.out, ran.err).into_bytes()));
+    }
+}
+
 #[test]
 fn secrets_are_in_the_one_environment_that_they_are_for_and_nowhere_else() {
     let daemon = serve();
@@ -117,24 +139,7 @@ fn secrets_are_in_the_one_environment_that_they_are_for_and_nowhere_else() {
     let mut found = Vec::new();
     files(&daemon.path("data"), &mut found);
     processes(&daemon, &mut found);
-    for verb in [
-        &["get", "sessions", "-o", "yaml"][..],
-        &["get", "turns", "-o", "yaml"],
-        &["get", "agents", "-o", "yaml"],
-        &["describe", "session", "errs"],
-        &["describe", "session", "talks"],
-        &["report"],
-        &["events"],
-        &["logs", "talks", "--stderr"],
-        &["logs", "talks", "-o", "acp"],
-        &["logs", "talks"],
-        &["response", &turn],
-        &["secret", "list"],
-        &["config"],
-    ] {
-        let ran = daemon.cli(verb);
-        found.push((verb.join(" "), format!("{}{}", ran.out, ran.err).into_bytes()));
-    }
+    answers(&daemon, &turn, &mut found);
     found.push(("the log".to_owned(), daemon.log().into_bytes()));
 
     let operator = daemon.token();
