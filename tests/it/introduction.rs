@@ -1,5 +1,5 @@
 //! What an agent is told of its session: where it takes a system prompt, there; else once, before
-//! the first prompt, in a block of its own.
+//! the first prompt, in a block of its own. And directories that an agent cannot be told of.
 
 use serde_json::json;
 
@@ -49,4 +49,22 @@ fn an_agent_that_takes_a_system_prompt_gets_it_at_each_opening_and_in_no_prompt(
         let text = line["system"]["content"][0]["text"].as_str().unwrap();
         assert!(text.contains("Be brief.") && text.contains("session: crew ("), "{text}");
     }
+}
+
+#[test]
+fn directories_that_an_agent_does_not_take_are_told_of_on_the_session() {
+    let daemon = Daemon::start();
+    daemon.agent("takes", &["--cap=dirs"], json!({}));
+    daemon.agent("plain", &[], json!({}));
+    let extra = daemon.path("log").display().to_string();
+    for name in ["takes", "plain"] {
+        let spec = json!({"additionalDirectories": [extra], "prompt": "[[say:here]]"});
+        daemon.session(name, name, spec);
+        daemon.phase(name, "Idle");
+    }
+    let says = |name: &str| {
+        let status = daemon.get(&format!("sessions/{name}"))["status"]["conditions"].clone();
+        status.to_string().contains("AdditionalDirectoriesUnsupported")
+    };
+    assert!(says("plain") && !says("takes"));
 }
