@@ -246,6 +246,8 @@ impl Redactor {
         let may_hide = || {
             memchr::memmem::find(json.as_bytes(), br"\u").is_some()
                 || memchr::memmem::find(json.as_bytes(), br"\/").is_some()
+                // JSON in a string of JSON escapes what is escaped.
+                || memchr::memmem::find(json.as_bytes(), br"\\").is_some()
         };
         if !search.machine.is_match(json) && !may_hide() {
             return Cow::Borrowed(json);
