@@ -1,7 +1,8 @@
 //! Ports: what the API may read of the running daemon without naming the modules that run it.
 //!
 //! The controller, the manifests and the server implement these; `rest` (and later `mcp`) read
-//! them. Nothing here writes: desired state goes through `admission` alone.
+//! them. Nothing here writes but [`Secrets`], which are no records: desired state goes through
+//! `admission` alone.
 
 use std::path::PathBuf;
 
@@ -87,4 +88,42 @@ pub trait Inputs: Send + Sync {
     ///
     /// Which is not, and what was expected.
     fn directories(&self, cwd: &str, additional: &[String]) -> Result<(), String>;
+}
+
+/// Why a secret was not kept. No variant holds a value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SecretFault {
+    /// The name or the value is none.
+    #[error("{0}")]
+    Invalid(String),
+    /// There are too many.
+    #[error("{0}")]
+    Full(String),
+    /// The vault's files or its key cannot be used.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+/// Secrets at rest. Values go in; none comes out here.
+pub trait Secrets: Send + Sync {
+    /// All names, in order.
+    ///
+    /// # Errors
+    ///
+    /// [`SecretFault::Unusable`].
+    fn names(&self) -> Result<Vec<String>, SecretFault>;
+
+    /// Keeps a value on disk; whether the name was new.
+    ///
+    /// # Errors
+    ///
+    /// [`SecretFault`].
+    fn set(&self, name: &str, value: String) -> Result<bool, SecretFault>;
+
+    /// Removes a value; whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// [`SecretFault`].
+    fn delete(&self, name: &str) -> Result<bool, SecretFault>;
 }

@@ -313,6 +313,8 @@ pub struct SessionStatus {
     pub acp_session_id: Option<String>,
     /// Whether the agent was ever given a prompt in this ACP session: then losing it loses memory.
     pub prompted: bool,
+    /// Whether the agent of this ACP session took what it is told before the first prompt.
+    pub introduced: bool,
     /// Whether a new ACP session took the place of one that the agent lost.
     pub has_lost_memory: bool,
     /// Which run of a process this is.
@@ -524,6 +526,8 @@ pub struct Capabilities {
     pub close: bool,
     /// `sessionCapabilities.additionalDirectories`.
     pub additional_directories: bool,
+    /// `sessionCapabilities.systemPrompt`.
+    pub system_prompt: bool,
     /// `mcpCapabilities.http`.
     pub mcp_http: bool,
     /// `promptCapabilities.image`.

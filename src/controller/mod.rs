@@ -96,6 +96,8 @@ pub struct Options {
     pub idle_processes_per_parent_max: usize,
     /// How long reports and events are kept.
     pub retention: Retention,
+    /// MCP servers that every session gets, below its own and its agent's.
+    pub mcp_servers: Vec<crate::api::agent::McpServer>,
 }
 
 /// The parts that the loop works with.

@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::api::session::Scope;
 use crate::api::{Agent, Session};
 use crate::plan::world::{Finding, ProcessIdentity};
+use crate::secret::Redactor;
 
 /// What is started.
 #[derive(Clone, Debug)]
@@ -111,6 +112,11 @@ pub trait Launcher: Send + Sync {
     ///
     /// It is not there; the message says where it was looked for.
     fn find_agent(&self, agent: &Agent) -> Result<Option<PathBuf>, LaunchError>;
+
+    /// The secrets that agents were given, to keep them out of what is written.
+    fn redactor(&self) -> Redactor {
+        Redactor::default()
+    }
 
     /// The directories of a session: `cwd` and the rest must exist.
     fn find_scope(&self, cwd: &str, additional: &[String], label: String) -> Finding<Scope>;

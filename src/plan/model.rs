@@ -105,7 +105,8 @@ impl Model {
         meta.finalizers.push(PROCESS_FINALIZER.to_owned());
         let spec =
             SessionSpec { agent: "a".into(), cwd: Some("/w".into()), ..SessionSpec::default() };
-        let agent_spec = AgentSpec { command: Some("agent".into()), ..AgentSpec::default() };
+        let auth = Some(crate::api::agent::Auth { method: Some("key".into()) });
+        let agent_spec = AgentSpec { command: Some("agent".into()), auth, ..AgentSpec::default() };
         let scope = Scope {
             cwd: "/w".into(),
             additional_directories: Vec::new(),
@@ -307,6 +308,7 @@ impl Model {
             Step::Forget => self.process = Process::Absent,
             Step::OpenGate
             | Step::Initialize
+            | Step::Authenticate { .. }
             | Step::Open(_)
             | Step::Set { .. }
             | Step::CancelPrompt { .. }
@@ -337,6 +339,10 @@ impl Model {
                     version: Some("1.2".into()),
                     declared: Some(serde_json::json!({"loadSession": true})),
                 });
+            }
+            Step::Authenticate { .. } => {
+                live.acp.login = Call::Done(());
+                live.acp.open = Call::NotMade;
             }
             Step::Open(how) => {
                 live.acp.opened_as = Some(how.clone());

@@ -22,6 +22,7 @@ mod render;
 mod reports;
 pub mod resource;
 mod response;
+mod secrets;
 mod selector;
 mod serve;
 mod sight;
@@ -53,7 +54,7 @@ pub use status::Failure;
 use crate::admission::Admission;
 use crate::clock::SharedClock;
 use crate::guard;
-use crate::ports::{Health, Live, Manifests};
+use crate::ports::{Health, Live, Manifests, Secrets};
 use crate::store::{SharedBlobs, SharedStore};
 use query::Query;
 use resource::{Item, Resource, Target, parse_path};
@@ -71,6 +72,8 @@ pub struct State {
     pub live: Arc<dyn Live>,
     /// What the watched directories hold.
     pub manifests: Arc<dyn Manifests>,
+    /// The vault: values go in, names come out.
+    pub secrets: Arc<dyn Secrets>,
     /// How the daemon is.
     pub health: Arc<dyn Health>,
     /// For ages.
@@ -130,9 +133,11 @@ async fn dispatch(
             collection(state, &sight, resource, namespace, &query, parts, body).await
         }
         Target::Item(item) => one(state, &sight, &item, &query, parts, body).await,
+        Target::Secret(name) => secrets::change(state, name, parts, body).await,
         _ if !is_read(parts) => Err(Failure::method_not_allowed(parts.method.as_str(), "GET is")),
         Target::Alive => Ok(health::alive()),
         Target::Ready => Ok(health::ready(state, &parts.headers, &query)),
+        Target::Secrets => secrets::list(state).await,
         Target::Version => Ok(discovery::version()),
         Target::CoreVersions => Ok(discovery::core_versions(&parts.headers)),
         Target::Groups => Ok(discovery::groups(&parts.headers)),

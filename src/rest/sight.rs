@@ -98,6 +98,8 @@ fn is_open(target: &Target) -> bool {
         Target::Alive
         | Target::Ready
         | Target::Version
+        | Target::Secrets
+        | Target::Secret(_)
         | Target::CoreVersions
         | Target::Groups
         | Target::Group

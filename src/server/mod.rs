@@ -8,6 +8,8 @@
 mod files;
 mod health;
 mod launcher;
+mod log;
+pub mod login;
 mod start;
 
 use std::process::ExitCode;

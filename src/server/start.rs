@@ -24,6 +24,7 @@ use crate::plan::capacity::Limits;
 use crate::ports::Health as _;
 use crate::rest;
 use crate::runtime::{self, leftovers};
+use crate::secret::{Lease, Redactor, Secret};
 use crate::slots::{SharedSlots, Slots};
 use crate::store::journal::Journal;
 use crate::store::records::Records;
@@ -31,7 +32,7 @@ use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{SharedBlobs, SharedStore, keys};
 
 use super::health::Status;
-use super::{files, launcher};
+use super::{files, launcher, log};
 
 /// How often the backstops look.
 const BACKSTOP_EVERY: Duration = Duration::from_secs(5);
@@ -89,7 +90,8 @@ fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
 /// Runs the daemon until SIGTERM or SIGINT.
 pub(super) async fn run(options: ServeOptions) -> Result<(), Error> {
     let loaded = load_config(&options)?;
-    start_log(&loaded.config);
+    let redactor = Redactor::default();
+    log::start(&loaded.config, &redactor);
     let data_dir = data_dir(&options, &loaded.config)?;
     // From here on: a hang-up must not end a daemon that has not come to listen for it.
     let hangup = signal(SignalKind::hangup()).map_err(system("SIGHUP"))?;
@@ -104,7 +106,8 @@ pub(super) async fn run(options: ServeOptions) -> Result<(), Error> {
     let store = Arc::new(store);
     tracing::info!(data_dir = %data_dir.display(), ?opened, "the store is open");
     let config = loaded.config.clone();
-    let daemon = Daemon::assemble(&options, config, data_dir, clock, &store, opened).await?;
+    let daemon =
+        Daemon::assemble(&options, config, data_dir, clock, &store, opened, redactor).await?;
     let reload = CancellationToken::new();
     let mut reloader = JoinSet::new();
     let guard = Arc::clone(&daemon.guard);
@@ -143,25 +146,6 @@ fn load_config(options: &ServeOptions) -> Result<Loaded, Error> {
     Ok(loaded)
 }
 
-fn start_log(config: &Config) {
-    // The MCP library tells of each message at our level; whoever names it hears it.
-    let level = match &config.log.level {
-        level if level.contains("rmcp") => level.clone(),
-        level => format!("{level},rmcp=warn"),
-    };
-    let filter = tracing_subscriber::EnvFilter::try_new(&level)
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
-        .with_writer(io::stderr);
-    // A second subscriber in one process (tests) is no fault.
-    let _ = match config.log.format {
-        LogFormat::Json => log.json().try_init(),
-        LogFormat::Text => log.try_init(),
-    };
-}
-
 fn data_dir(options: &ServeOptions, config: &Config) -> Result<PathBuf, Error> {
     let configured = config.data_dir.as_ref().map(PathBuf::from);
     configured.or_else(|| options.data_dir.clone()).ok_or(Error::NoDataDir)
@@ -185,6 +169,8 @@ struct Daemon {
     store: SharedStore,
     /// Ends the API's streams.
     api_stop: CancellationToken,
+    /// The operator's token is a secret for as long as the daemon runs.
+    _operator: Lease,
 }
 
 impl Daemon {
@@ -195,6 +181,7 @@ impl Daemon {
         clock: SharedClock,
         sqlite: &Arc<SqliteStore>,
         opened: sqlite::Opened,
+        redactor: Redactor,
     ) -> Result<Self, Error> {
         let (store, blobs): (SharedStore, SharedBlobs) = (sqlite.clone(), sqlite.clone());
         let records = Records::new(Arc::clone(&store));
@@ -202,15 +189,10 @@ impl Daemon {
         clear_leftovers(&records, &store_id).await?;
         let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
         let slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
-        let admission = Arc::new(Admission::new(
-            Arc::clone(&store),
-            Arc::clone(&blobs),
-            Arc::clone(&clock),
-            Arc::clone(&slots),
-            admission_limits(&config),
-        ));
+        let admission = Arc::new(admission(&store, &blobs, &clock, &slots, &config));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
-        let launcher = Arc::new(launcher::RuntimeLauncher::new(&store_id)?);
+        let (launcher, vault) =
+            launcher::RuntimeLauncher::with_vault(&store_id, &data_dir, &redactor)?;
         let parts = controller::Parts {
             records,
             blobs: Arc::clone(&blobs),
@@ -231,6 +213,7 @@ impl Daemon {
             Arc::new(Status::new(Arc::clone(sqlite), manifests_handle.clone(), Arc::clone(&clock)));
         let (listeners, address) = listen(&config, &data_dir).await?;
         let token = files::operator_token(&data_dir).map_err(system("the operator's token"))?;
+        let operator = redactor.hold([Secret::new(token.clone())]);
         let rules = guard::Rules::from(&config);
         let guard = Arc::new(Guard::new(&token, Arc::clone(&admission), rules, Arc::clone(&clock)));
         let api_stop = CancellationToken::new();
@@ -240,6 +223,7 @@ impl Daemon {
             admission: Arc::clone(&admission),
             live: live.live(),
             manifests: Arc::new(manifests_handle.clone()),
+            secrets: vault,
             health: Arc::clone(&health) as Arc<dyn crate::ports::Health>,
             clock,
             mcp_url: format!("http://{}/mcp", files::reachable(address)),
@@ -263,6 +247,7 @@ impl Daemon {
             admission,
             store,
             api_stop,
+            _operator: operator,
         })
     }
 
@@ -318,6 +303,18 @@ impl Daemon {
     }
 }
 
+fn admission(
+    store: &SharedStore,
+    blobs: &SharedBlobs,
+    clock: &SharedClock,
+    slots: &SharedSlots,
+    config: &Config,
+) -> Admission {
+    let (store, blobs) = (Arc::clone(store), Arc::clone(blobs));
+    let (clock, slots) = (Arc::clone(clock), Arc::clone(slots));
+    Admission::new(store, blobs, clock, slots, admission_limits(config))
+}
+
 /// What MCP is served by: the same as the API, and a look at the machine.
 fn facade(
     api: &rest::State,
@@ -350,6 +347,7 @@ fn loop_options(
         permission_timeout: config.permission_timeout.get(),
         limits: turn_limits(config),
         idle_processes_per_parent_max: config.limits.max_idle_processes_per_parent as usize,
+        mcp_servers: config.mcp_servers.clone(),
         retention: controller::Retention {
             reports_per_object: config.retention.reports_per_object as usize,
             reports: config.retention.reports as usize,

@@ -17,7 +17,8 @@ set_model close cancel
   --script FILE            the same flags, one a line, without the dashes; # begins a comment
   --protocol N             answers `initialize` with this version (default 1)
   --name TEXT              agentInfo.name (default fakeagent)
-  --cap LIST               of load resume close dirs http image audio embedded; or `all`
+  --cap LIST               of load resume close dirs http image audio embedded; or `all`; system
+                           (systemPrompt) by name alone
   --delay STAGE=MS         waits before it answers
   --silent STAGE           never answers
   --exit STAGE=CODE        exits instead of answering
@@ -31,7 +32,7 @@ set_model close cancel
   --early-updates N        so many updates before the answer to `new`
   --state FILE             remembers sessions: one appended line for each and for each prompt
   --prompt-log FILE        one appended line for each prompt, written before anything is answered:
-                           {\"session\",\"text\",\"bytes\",\"meta\",\"pid\"}
+                           {\"session\",\"text\",\"bytes\",\"told\",\"system\",\"meta\",\"pid\"}
   --pid-log FILE           appends its process id, and so does each child of its own
   --on-cancel HOW          cancelled (default), end_turn, error, ignore, exit
   --on-eof HOW             exit (default), ignore

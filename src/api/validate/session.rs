@@ -14,7 +14,6 @@ use crate::api::{FieldErrors, FieldPath};
 pub(super) const NOT_YET: &[NotYet] = &[
     ("provider", &["fork"]),
     ("role", ANY),
-    ("persona", ANY),
     ("toolFilter.allow", ANY),
     ("toolFilter.deny", ANY),
     ("notifyParent", &["false"]),

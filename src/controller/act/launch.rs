@@ -91,7 +91,8 @@ impl Controller {
         };
         let (events, acp_events) = mpsc::channel(ACP_EVENTS_MAX);
         let (handle, service) = connect(launched.stdin, launched.stdout, options, events);
-        let stderr = crate::runtime::stderr::Ring::default();
+        let redactor = self.launcher.redactor();
+        let stderr = crate::runtime::stderr::Ring::without_secrets(redactor.clone());
         let view = Live {
             incarnation,
             stage: Stage::Gated { identity: launched.identity },
@@ -131,6 +132,7 @@ impl Controller {
             acp: acp_events,
             process: launched.events,
             stderr_end: stderr_end.clone(),
+            redactor,
             state: State::default(),
         };
         let drain = async move {

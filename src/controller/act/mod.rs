@@ -11,9 +11,11 @@ use std::sync::Arc;
 
 use crate::acp::connection::{self, Open};
 use crate::api::agent::{McpServer, McpTransport};
+use crate::api::session::Capabilities;
 use crate::api::turn::TurnPhase;
 use crate::api::{Agent, Turn, Uid};
 use crate::plan::capacity::Holder;
+use crate::plan::introduction;
 use crate::plan::world::{Call, Finding, Rung, SettingCall, Stage, Stop, StopCause};
 use crate::plan::{Change, OpenAs, Step, World};
 use crate::slots::Slots;
@@ -88,6 +90,14 @@ impl Controller {
                 entry.view().acp.initialize = Call::InFlight;
                 entry.acp.initialize().inspect_err(|_| {
                     entry.view().acp.initialize = Call::NotMade;
+                })?;
+                Ok(())
+            }
+            Step::Authenticate { method } => {
+                let entry = self.entry(session)?;
+                entry.view().acp.login = Call::InFlight;
+                entry.acp.authenticate(method).inspect_err(|_| {
+                    entry.view().acp.login = Call::NotMade;
                 })?;
                 Ok(())
             }
@@ -225,16 +235,14 @@ impl Controller {
         let entry = self.entry(&session.metadata.uid)?;
         let Finding::Found(agent) = &world.agent else { return Err(Error::ProcessGone) };
         let Some(scope) = session.status.scope.as_ref() else { return Err(Error::ProcessGone) };
-        let takes_http = match &entry.view().acp.initialize {
-            Call::Done(initialized) => initialized.capabilities.mcp_http,
-            Call::NotMade | Call::InFlight | Call::Failed(_) => false,
-        };
+        let capabilities = capabilities(&entry);
+        let takes_http = capabilities.mcp_http;
         let scope = connection::Scope {
             cwd: scope.cwd.clone(),
             additional_directories: scope.additional_directories.clone(),
+            system_prompt: introduction::as_system_prompt(session, &capabilities),
             mcp_servers: mcp_servers(
-                &session.spec.mcp_servers,
-                &agent.spec.mcp_servers,
+                [&session.spec.mcp_servers, &agent.spec.mcp_servers, &self.options.mcp_servers],
                 takes_http,
             ),
         };
@@ -278,6 +286,14 @@ impl Controller {
             Rung::Kill => entry.control.kill_tree(),
         }
         Ok(())
+    }
+}
+
+/// What a process's agent declared, as far as it has answered.
+fn capabilities(entry: &Entry) -> Capabilities {
+    match &entry.view().acp.initialize {
+        Call::Done(initialized) => initialized.capabilities.clone(),
+        Call::NotMade | Call::InFlight | Call::Failed(_) => Capabilities::default(),
     }
 }
 
@@ -336,11 +352,11 @@ fn transaction(world: &World, change: &Change) -> Txn {
     requests::write(txn, world, change)
 }
 
-/// The servers of a session: its own, then the agent's, by name; without those that the agent
-/// cannot reach.
-fn mcp_servers(session: &[McpServer], agent: &[McpServer], takes_http: bool) -> Vec<McpServer> {
+/// The servers of a session: its own, then the agent's, then the configuration's, the first of each
+/// name; without those that the agent cannot reach.
+fn mcp_servers(sources: [&[McpServer]; 3], takes_http: bool) -> Vec<McpServer> {
     let mut servers: Vec<McpServer> = Vec::new();
-    for server in session.iter().chain(agent) {
+    for server in sources.into_iter().flatten() {
         let is_taken = servers.iter().any(|other| other.name == server.name);
         let is_reachable = server.transport == McpTransport::Stdio || takes_http;
         if !is_taken && is_reachable {

@@ -181,6 +181,7 @@ impl Bench {
             stopped_cleanly: self.stopped_cleanly,
             limits: self.limits,
             idle_processes_per_parent_max: self.idle_max,
+            mcp_servers: Vec::new(),
             retention: super::super::Retention {
                 reports_per_object: 32,
                 reports: 10_000,

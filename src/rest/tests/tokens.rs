@@ -243,6 +243,7 @@ async fn a_caller_writes_nothing_over_rest_and_sees_nothing_else() {
 async fn a_router_without_its_guard_lets_nobody_in() {
     let api = api().await;
     let bare = router(State {
+        secrets: Arc::clone(&api.ports) as Arc<dyn Secrets>,
         admission: Arc::clone(&api.admission),
         store: Arc::clone(&api.store) as SharedStore,
         blobs: Arc::clone(&api.store) as SharedBlobs,
