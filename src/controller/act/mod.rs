@@ -225,7 +225,7 @@ impl Controller {
             }
         }
         for turn in &change.remove_turns {
-            self.spawn(requests::drop_of(self.records.clone(), turn.metadata.uid.clone()));
+            self.spawn(permission::drop_of(self.records.clone(), turn.metadata.uid.clone()));
         }
         self.reporter.events_of(world, change, self.clock.now().time);
     }
