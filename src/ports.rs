@@ -81,10 +81,10 @@ pub trait Inputs: Send + Sync {
     /// Where it was looked for, in a sentence.
     fn executable(&self, agent: &Agent) -> Result<Option<PathBuf>, String>;
 
-    /// Whether a session's directories are there and can be entered.
+    /// A session's directories without links in them: `cwd` first, duplicates left out.
     ///
     /// # Errors
     ///
-    /// Which is not, and what was expected.
-    fn directories(&self, cwd: &str, additional: &[String]) -> Result<(), String>;
+    /// Which is not there or cannot be entered, and what was expected.
+    fn directories(&self, cwd: &str, additional: &[String]) -> Result<Vec<String>, String>;
 }

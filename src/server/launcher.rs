@@ -100,11 +100,9 @@ impl Inputs for RuntimeLauncher {
         self.find_agent(agent).map_err(|error| error.message)
     }
 
-    fn directories(&self, cwd: &str, additional: &[String]) -> Result<(), String> {
-        match scope::resolve(cwd, additional, "") {
-            Ok(_) => Ok(()),
-            Err(error) => Err(error.to_string()),
-        }
+    fn directories(&self, cwd: &str, additional: &[String]) -> Result<Vec<String>, String> {
+        let found = scope::resolve(cwd, additional, "").map_err(|error| error.to_string())?;
+        Ok(std::iter::once(found.cwd).chain(found.additional_directories).collect())
     }
 }
 

@@ -5,7 +5,9 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::bounds::TreeUse;
+use super::child::Wish;
 use super::end::overtaken;
+use super::within::Grant;
 use super::{Made, PromptRequest, Prompted, SpawnRefusal};
 use crate::admission::session::{has_unfinished_turn, why_not_live};
 use crate::admission::slot::Slotted;
@@ -94,11 +96,7 @@ impl Admission {
             };
             *turn = draft.turn;
             if !self.records.store().has_room() {
-                return Err(SpawnRefusal::new(
-                    Code::SpawnStoreUnavailable,
-                    "the disk of the daemon is full: nothing new is taken until space is freed; \
-                     status, responses and cancels still work",
-                ));
+                return Err(disk_is_full());
             }
             if let (Some(prompt), false) = (prompt, *is_appended) {
                 *is_appended = true;
@@ -211,7 +209,8 @@ impl Admission {
             }
             None => {
                 self.expect_usable_agent(&request.agent, inputs).await?;
-                (None, self.new_child(&parent, request, inputs).await?)
+                let wish = wish_of(request);
+                (None, Box::pin(self.new_child(&parent, &wish, inputs)).await?)
             }
         };
         self.check_children(&parent).await?;
@@ -266,7 +265,7 @@ impl Admission {
         }))
     }
 
-    async fn expect_usable_agent(
+    pub(super) async fn expect_usable_agent(
         &self,
         name: &str,
         inputs: &dyn Inputs,
@@ -281,7 +280,7 @@ impl Admission {
     }
 
     /// A parent's children with an unfinished turn are those that hold a slot.
-    async fn check_children(&self, parent: &Session) -> Result<(), SpawnRefusal> {
+    pub(super) async fn check_children(&self, parent: &Session) -> Result<(), SpawnRefusal> {
         let most = parent.spec.delegation.max_children as usize;
         let mut slots = self.slots.lock().await;
         slots.refresh(self.records.store()).await?;
@@ -300,7 +299,10 @@ impl Admission {
     }
 
     /// What the tree uses with this child in it, and the revision that it was read at.
-    async fn count_in_tree(&self, child: &Session) -> Result<(TreeUse, Option<Rev>), SpawnRefusal> {
+    pub(super) async fn count_in_tree(
+        &self,
+        child: &Session,
+    ) -> Result<(TreeUse, Option<Rev>), SpawnRefusal> {
         let Some(root) = &child.status.lineage.root else { return Ok((TreeUse::default(), None)) };
         let record = self.records.store().get(&keys::quota_root(root)).await?;
         let rev = record.as_ref().map(|record| record.rev);
@@ -359,12 +361,33 @@ fn check_known(
     match &known.status.scope {
         Some(scope) if known.status.process.is_none() => inputs
             .directories(&scope.cwd, &scope.additional_directories)
+            .map(drop)
             .map_err(|why| SpawnRefusal::new(Code::SessionFolderPathMissing, why)),
         Some(_) | None => Ok(()),
     }
 }
 
-fn write_tree(txn: Txn, child: &Session, tree: &TreeUse, rev: Option<Rev>) -> Txn {
+/// Nothing new is taken while there is no room for it.
+pub(super) fn disk_is_full() -> SpawnRefusal {
+    SpawnRefusal::new(
+        Code::SpawnStoreUnavailable,
+        "the disk of the daemon is full: nothing new is taken until space is freed; status, \
+         responses and cancels still work",
+    )
+}
+
+/// The child that a prompt without a session asks for.
+fn wish_of(request: &PromptRequest) -> Wish {
+    let spec = SessionSpec {
+        agent: request.agent.clone(),
+        folder: request.folder.clone(),
+        ttl: request.ttl,
+        ..SessionSpec::default()
+    };
+    Wish { metadata: ObjectMeta::default(), spec, is_ttl_required: false, grant: Grant::default() }
+}
+
+pub(super) fn write_tree(txn: Txn, child: &Session, tree: &TreeUse, rev: Option<Rev>) -> Txn {
     let Some(root) = &child.status.lineage.root else { return txn };
     let key = keys::quota_root(root);
     let guard = match rev {
