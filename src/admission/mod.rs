@@ -94,6 +94,8 @@ impl Default for Limits {
 pub enum Writer {
     /// A person or program with the operator's token.
     Operator,
+    /// The parent of a session, by its own token: it moves desired state on.
+    Parent,
     /// A manifest file.
     Manifest {
         /// Its path, as `get manifests` shows it.

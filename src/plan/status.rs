@@ -63,6 +63,9 @@ pub(super) fn derive(session: &mut Session, turns: &[Turn], world: &World, now: 
     session.status.active_turn = active.map(|turn| turn.metadata.name.clone());
     session.status.queued_turns = queued;
     session.status.lineage.ttl_expires_at = deadlines::ttl_deadline(world);
+    let has_parent = session.status.lineage.parent.is_some();
+    session.status.lineage.auto_stop_on_parent =
+        has_parent.then_some(session.spec.auto_stop_on_parent);
     let has_turn = active.is_some() || queued > 0;
     session.status.next_deadline = deadlines::next_durable(session, has_turn);
     conditions(session, world, now);

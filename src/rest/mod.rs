@@ -9,13 +9,14 @@
 //! memory, headers and connections are bounded; nothing but desired state is written; every
 //! response is `no-store`; no token is ever logged.
 //!
-//! Absent on purpose: CORS, compression (wrong for watches), protobuf, and for now: writes and
-//! watches of callers (they read what is theirs), server-side apply, JSON patch, OpenAPI, the reviews of `kubectl auth`.
+//! Absent on purpose: CORS, compression (wrong for watches), protobuf, and for now: watches of
+//! callers, server-side apply, JSON patch, OpenAPI, the reviews of `kubectl auth`.
 
 pub mod age;
 mod body;
 mod discovery;
 mod health;
+mod own;
 mod query;
 mod read;
 mod render;
@@ -53,7 +54,7 @@ pub use status::Failure;
 use crate::admission::Admission;
 use crate::clock::SharedClock;
 use crate::guard;
-use crate::ports::{Health, Live, Manifests};
+use crate::ports::{Health, Inputs, Live, Manifests};
 use crate::store::{SharedBlobs, SharedStore};
 use query::Query;
 use resource::{Item, Resource, Target, parse_path};
@@ -71,6 +72,8 @@ pub struct State {
     pub live: Arc<dyn Live>,
     /// What the watched directories hold.
     pub manifests: Arc<dyn Manifests>,
+    /// Looks at what a launch would find, before a caller is promised a child.
+    pub inputs: Arc<dyn Inputs>,
     /// How the daemon is.
     pub health: Arc<dyn Health>,
     /// For ages.
@@ -181,6 +184,12 @@ async fn collection(
                     &format!("create it in its namespace: .../namespaces/NS/{}", kind.plural()),
                 ));
             }
+            if let Some(bearer) = sight.bearer() {
+                return own::spawn(state, bearer, headers, query, body).await;
+            }
+            if query.bool("spawn")? {
+                return Err(own::caller_required());
+            }
             write::create(state, kind, namespace, headers, query, body).await
         }
         (method, _) => Err(Failure::method_not_allowed(
@@ -210,7 +219,7 @@ async fn one(
         )),
         (None, _) if is_read => read::get(state, sight, item, kind, &parts.headers, query).await,
         (None, _) if item.resource.is_writable() => {
-            write::change(state, item, kind, query, parts, body).await
+            write::change(state, sight, item, kind, query, parts, body).await
         }
         (Some("status"), _) if is_read && discovery::has_status(item.resource) => {
             read::get(state, sight, item, kind, &parts.headers, query).await

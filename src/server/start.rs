@@ -239,6 +239,7 @@ impl Daemon {
             blobs,
             admission: Arc::clone(&admission),
             live: live.live(),
+            inputs: Arc::clone(&launcher) as Arc<dyn crate::ports::Inputs>,
             manifests: Arc::new(manifests_handle.clone()),
             health: Arc::clone(&health) as Arc<dyn crate::ports::Health>,
             clock,
