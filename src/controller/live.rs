@@ -11,6 +11,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::acp::connection::Handle;
+use crate::api::token::SecretToken;
 use crate::api::{Agent, Incarnation, Uid};
 use crate::plan::world::{Live, Process, StartFailure};
 use crate::ports::{self, LiveActivity};
@@ -33,6 +34,8 @@ pub(super) struct Entry {
     pub(super) control: Box<dyn Control>,
     /// The last of what the agent wrote to standard error.
     pub(super) stderr: Ring,
+    /// The token of this run, if it may delegate.
+    pub(super) token: Option<SecretToken>,
     /// The running turn, for readers of the API.
     activity: Mutex<LiveActivity>,
 }
@@ -45,6 +48,7 @@ impl Entry {
         acp: Handle,
         control: Box<dyn Control>,
         stderr: Ring,
+        token: Option<SecretToken>,
     ) -> Self {
         Self {
             key,
@@ -53,6 +57,7 @@ impl Entry {
             acp,
             control,
             stderr,
+            token,
             activity: Mutex::new(LiveActivity::default()),
         }
     }

@@ -89,6 +89,17 @@ pub struct Options {
     pub limits: Limits,
     /// How long reports and events are kept.
     pub retention: Retention,
+    /// Where agents that delegate find the daemon.
+    pub reach: Reach,
+}
+
+/// Where the daemon listens, as an agent on this machine reaches it.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// `http://HOST:PORT`.
+    pub url: String,
+    /// The MCP endpoint below it.
+    pub mcp_url: String,
 }
 
 /// The parts that the loop works with.
@@ -320,12 +331,13 @@ impl Controller {
         let mut reports = Vec::with_capacity(decided.steps.len());
         let mut failure: Option<String> = None;
         let mut is_stale = false;
+        let mut granted = None;
         for step in &decided.steps {
             let begun = self.clock.now();
             let (outcome, error) = if failure.is_some() {
                 (StepOutcome::Skipped, None)
             } else {
-                match self.act(key, world, step).await {
+                match self.act(key, world, step, &mut granted).await {
                     Ok(()) => (StepOutcome::Done, None),
                     Err(error) => {
                         is_stale = error.is_stale_world();

@@ -176,6 +176,7 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     let is_managed = session.metadata.annotations.contains_key(MANAGED_BY);
     let is_external = session.spec.provider == Provider::External;
     let has_ended = session.status.end.is_some();
+    let delegates = session.spec.delegation.enabled;
     let status = &mut session.status;
     let (ready, reason, message) = if is_external { not_run_here() } else { process_ready(status) };
     status.conditions.set("ProcessReady", ready, &reason, message, generation, now);
@@ -198,6 +199,10 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     let unconfirmed = live.is_some_and(is_unconfirmed);
     let message = "the process tree was killed and is not proven empty; it is killed again";
     flag(status, "KillUnconfirmed", unconfirmed, ("StillPopulated", message), generation, now);
+    let is_deaf = status.capabilities.as_ref().is_some_and(|found| !found.mcp_http);
+    let message = "the agent takes no MCP servers over HTTP: its token is in its environment alone";
+    let no_way = is_deaf && delegates && !is_external;
+    flag(status, "DelegationUnavailable", no_way, ("NoHttpServers", message), generation, now);
     if live.is_some_and(|live| live.noise_lines > 0) {
         let message =
             "the agent writes lines to standard output that are no protocol; they are skipped";

@@ -4,7 +4,7 @@
 //! prints one. The order is the contract's: inherited by policy, Agent `env`, then `SPAWNLET_*`,
 //! so that neither the daemon's own nor an Agent's variable stands in the place of one of ours.
 //!
-//! Absent until their fields take effect: an isolated home, bound credentials, the session token.
+//! Absent until their fields take effect: an isolated home, bound credentials.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use super::INSTANCE_VARIABLE;
 use crate::api::agent::{AgentSpec, AuthMode, EnvPolicy, HomePolicy};
+use crate::api::token::SecretToken;
 use crate::api::{Name, Namespace, Uid};
 
 /// What `SPAWNLET_*` tells an agent about itself.
@@ -34,6 +35,8 @@ pub struct Identity<'a> {
     pub bin: &'a Path,
     /// `SPAWNLET_INSTANCE`: the mark of the process tree.
     pub instance: &'a str,
+    /// `SPAWNLET_URL` and `SPAWNLET_TOKEN`: its way to the daemon, if it may delegate.
+    pub access: Option<(&'a str, &'a SecretToken)>,
 }
 
 /// What a name that holds a secret contains, in upper case.
@@ -146,6 +149,8 @@ fn own<'a>(
         ("SPAWNLET_HOME_POLICY", Some(home_policy)),
         ("SPAWNLET_AUTH_MODE", Some(auth_mode)),
         (INSTANCE_VARIABLE, Some(identity.instance)),
+        ("SPAWNLET_URL", identity.access.map(|(url, _)| url)),
+        ("SPAWNLET_TOKEN", identity.access.map(|(_, token)| token.expose())),
     ];
     let bin = ("SPAWNLET_BIN", identity.bin.as_os_str().to_owned());
     texts.into_iter().filter_map(|(name, value)| Some((name, value?.into()))).chain([bin])

@@ -108,7 +108,7 @@ impl Inputs for RuntimeLauncher {
 
 impl RuntimeLauncher {
     fn spec(&self, request: &LaunchRequest) -> Result<LaunchSpec, LaunchError> {
-        let LaunchRequest { session, agent, scope, instance } = request;
+        let LaunchRequest { session, agent, scope, instance, access } = request;
         let identity = environment::Identity {
             session: &session.metadata.uid,
             name: &session.metadata.name,
@@ -118,6 +118,7 @@ impl RuntimeLauncher {
             model: None,
             bin: &self.own_bin,
             instance,
+            access: access.as_ref().map(|access| (access.url.as_str(), &access.token)),
         };
         let env: BTreeMap<OsString, OsString> =
             environment::build(std::env::vars_os(), &agent.spec, &identity);

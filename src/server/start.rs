@@ -211,6 +211,10 @@ impl Daemon {
         ));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
         let launcher = Arc::new(launcher::RuntimeLauncher::new(&store_id)?);
+        // Before anything is started: an agent finds the daemon at this address.
+        let (listeners, address) = listen(&config, &data_dir).await?;
+        let url = format!("http://{}", files::reachable(address));
+        let reach = controller::Reach { mcp_url: format!("{url}/mcp"), url };
         let parts = controller::Parts {
             records,
             blobs: Arc::clone(&blobs),
@@ -220,7 +224,7 @@ impl Daemon {
             slots,
         };
         let (controller, live) =
-            Controller::build(loop_options(&config, store_id, opened)?, parts).await?;
+            Controller::build(loop_options(&config, store_id, opened, reach.clone())?, parts).await?;
         let (manifests, manifests_handle) = manifests::Service::new(
             watched(options, &config),
             Arc::clone(&admission),
@@ -229,7 +233,6 @@ impl Daemon {
         );
         let health =
             Arc::new(Status::new(Arc::clone(sqlite), manifests_handle.clone(), Arc::clone(&clock)));
-        let (listeners, address) = listen(&config, &data_dir).await?;
         let token = files::operator_token(&data_dir).map_err(system("the operator's token"))?;
         let rules = guard::Rules::from(&config);
         let guard = Arc::new(Guard::new(&token, Arc::clone(&admission), rules, Arc::clone(&clock)));
@@ -243,7 +246,7 @@ impl Daemon {
             manifests: Arc::new(manifests_handle.clone()),
             health: Arc::clone(&health) as Arc<dyn crate::ports::Health>,
             clock,
-            mcp_url: format!("http://{}/mcp", files::reachable(address)),
+            mcp_url: reach.mcp_url,
             shutdown: api_stop.clone(),
         };
         let (tools, facade) = facade(&api, Arc::clone(&launcher), &config, token);
@@ -343,6 +346,7 @@ fn loop_options(
     config: &Config,
     store_id: String,
     opened: sqlite::Opened,
+    reach: controller::Reach,
 ) -> Result<controller::Options, Error> {
     Ok(controller::Options {
         store_id,
@@ -354,6 +358,7 @@ fn loop_options(
             reports: config.retention.reports as usize,
             events: config.retention.events.get(),
         },
+        reach,
     })
 }
 

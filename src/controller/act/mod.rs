@@ -3,6 +3,7 @@
 //! One function a step; none decides anything. Each may be run again: what a second run does is
 //! said at the step's variant in `plan`.
 
+mod grant;
 mod launch;
 mod prompt;
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use crate::acp::connection::{self, Open};
 use crate::api::agent::{McpServer, McpTransport};
+use crate::api::token::SecretToken;
 use crate::api::turn::TurnPhase;
 use crate::api::{Agent, Turn, Uid};
 use crate::plan::capacity::Holder;
@@ -46,6 +48,9 @@ pub(super) enum Error {
     /// The agent cannot take the call now.
     #[error("the call could not be made: {0}")]
     Refused(#[from] connection::Refused),
+    /// No token could be made.
+    #[error("the system gives no random bytes: {0}")]
+    NoRandomness(String),
     /// The prompt cannot be read as content blocks.
     #[error("the prompt could not be read: {0}")]
     Prompt(String),
@@ -65,17 +70,30 @@ impl Error {
 }
 
 impl Controller {
-    /// Carries out one step.
+    /// Carries out one step. `granted` is the token that an earlier step of the pass made.
     pub(super) async fn act(
         &self,
         key: &ObjectKey,
         world: &World,
         step: &Step,
+        granted: &mut Option<SecretToken>,
     ) -> Result<(), Error> {
         let session = &world.session.metadata.uid;
         match step {
-            Step::Record(change) => self.record(world, change).await,
-            Step::Launch { incarnation } => self.launch(key, world, *incarnation).await,
+            Step::Record(change) => {
+                match (change.new_token, &change.session) {
+                    (Some(run), Some(session)) => {
+                        let mut session = session.clone();
+                        *granted = Some(self.grant(&mut session, run)?);
+                        let change = Change { session: Some(session), ..(**change).clone() };
+                        self.record(world, &change).await
+                    }
+                    _ => self.record(world, change).await,
+                }
+            }
+            Step::Launch { incarnation } => {
+                self.launch(key, world, *incarnation, granted.take()).await
+            }
             Step::OpenGate => {
                 let entry = self.entry(session)?;
                 entry.control.open_gate();
@@ -222,12 +240,12 @@ impl Controller {
             Call::Done(initialized) => initialized.capabilities.mcp_http,
             Call::NotMade | Call::InFlight | Call::Failed(_) => false,
         };
+        let own = entry.token.as_ref().map(|token| self.own_server(token));
         let scope = connection::Scope {
             cwd: scope.cwd.clone(),
             additional_directories: scope.additional_directories.clone(),
             mcp_servers: mcp_servers(
-                &session.spec.mcp_servers,
-                &agent.spec.mcp_servers,
+                [own.as_slice(), &session.spec.mcp_servers, &agent.spec.mcp_servers],
                 takes_http,
             ),
         };
@@ -329,11 +347,11 @@ fn transaction(world: &World, change: &Change) -> Txn {
     txn
 }
 
-/// The servers of a session: its own, then the agent's, by name; without those that the agent
-/// cannot reach.
-fn mcp_servers(session: &[McpServer], agent: &[McpServer], takes_http: bool) -> Vec<McpServer> {
+/// The servers of a session: the daemon's, its own, then the agent's, by name; without those that
+/// the agent cannot reach.
+fn mcp_servers(sources: [&[McpServer]; 3], takes_http: bool) -> Vec<McpServer> {
     let mut servers: Vec<McpServer> = Vec::new();
-    for server in session.iter().chain(agent) {
+    for server in sources.into_iter().flatten() {
         let is_taken = servers.iter().any(|other| other.name == server.name);
         let is_reachable = server.transport == McpTransport::Stdio || takes_http;
         if !is_taken && is_reachable {
