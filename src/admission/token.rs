@@ -12,8 +12,7 @@ use crate::api::field::FieldErrorReason::FieldValueInvalid;
 use crate::api::session::{ControlMode, Provider, Toolset};
 use crate::api::token::{SecretToken, TOKEN_BYTES, TOKENS_MAX, id_of};
 use crate::api::{
-    CallerToken, Dur, FieldError, FieldPath, Kind, Name, Namespace, Session, SessionSpec, Time,
-    Uid,
+    CallerToken, Dur, FieldError, FieldPath, Kind, Name, Namespace, Session, SessionSpec, Time, Uid,
 };
 use crate::store::keys;
 use crate::store::records::Txn;

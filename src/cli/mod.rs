@@ -30,6 +30,7 @@ mod prompt;
 mod report;
 mod response;
 pub mod serve;
+mod spawn;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -80,7 +81,7 @@ struct Cli {
 #[derive(Debug, Args)]
 struct Global {
     /// The namespace.
-    #[arg(short, long, global = true, default_value = "default")]
+    #[arg(short, long, global = true, env = "SPAWNLET_NAMESPACE", default_value = "default")]
     namespace: String,
     /// The daemon's address, http://HOST:PORT or unix:PATH.
     #[arg(long, global = true, env = "SPAWNLET_URL", value_name = "URL")]
@@ -112,6 +113,8 @@ enum Verb {
     Stop(stop::Stop),
     /// Give a session a prompt and show the answer.
     Prompt(prompt::Prompt),
+    /// Make a child of one's own session, as an agent does.
+    Spawn(spawn::Spawn),
     /// Show what a session's turns said.
     Logs(logs::Logs),
     /// Write a turn's response to standard output, byte for byte.
@@ -229,6 +232,7 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
         Verb::Cancel(verb) => verb.run(context).await.map(done),
         Verb::Stop(verb) => verb.run(context).await.map(done),
         Verb::Prompt(verb) => verb.run(context).await,
+        Verb::Spawn(verb) => verb.run(context).await.map(done),
         Verb::Logs(verb) => verb.run(context).await.map(done),
         Verb::Response(verb) => verb.run(context).await.map(done),
         Verb::Token(verb) => verb.run(context).await.map(done),

@@ -41,7 +41,10 @@ impl Inputs for Machine {
     }
 
     fn directories(&self, cwd: &str, additional: &[String]) -> Result<Vec<String>, String> {
-        Ok(std::iter::once(cwd).chain(additional.iter().map(String::as_str)).map(str::to_owned).collect())
+        Ok(std::iter::once(cwd)
+            .chain(additional.iter().map(String::as_str))
+            .map(str::to_owned)
+            .collect())
     }
 }
 

@@ -59,6 +59,10 @@ pub(super) fn end_by_owner(draft: &Draft<'_>) -> Option<SessionEnd> {
         code: Some(code),
         at: draft.time(),
     };
+    if goes_with_owner(draft) && draft.world.owner == Owner::Gone {
+        let message = "its parent's record is gone";
+        return Some(end("Orphaned", message, Code::ParentSessionDeleted));
+    }
     if goes_with_owner(draft) {
         let message = "its parent was deleted";
         return Some(end("ParentDeleted", message, Code::ParentSessionDeleted));

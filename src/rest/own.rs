@@ -90,6 +90,11 @@ pub(super) async fn owned(
         object.pointer(&pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
     };
     let uid = part("uid");
+    if !sight.bearer().is_none_or(|bearer| bearer.is_live) {
+        let code = Code::SpawnParentSessionNotFound;
+        let why = "the session of this token has ended or is ending";
+        return Err(Failure::forbidden(format!("{code}: {why}")).because(code, why));
+    }
     if sight.is_own_session(&uid) {
         // It reads itself; what becomes of it is its parent's or an operator's to say.
         return Err(Failure::not_found(item.resource, &item.name));
@@ -132,9 +137,9 @@ pub(super) async fn move_on(
 /// that it is for is compared, not written.
 fn is_wish(patch: &Value) -> bool {
     let only = |value: Option<&Value>, allowed: &[&str]| {
-        value.and_then(Value::as_object).is_some_and(|fields| {
-            fields.keys().all(|field| allowed.contains(&field.as_str()))
-        })
+        value
+            .and_then(Value::as_object)
+            .is_some_and(|fields| fields.keys().all(|field| allowed.contains(&field.as_str())))
     };
     let is_named = patch.get("metadata").is_none()
         || only(patch.get("metadata"), &["name", "namespace", "uid", "resourceVersion"]);
@@ -159,10 +164,8 @@ impl From<SpawnRefusal> for Failure {
         let (code, reason) = status_of(refusal.code);
         let message = format!("{}: {}", refusal.code, refusal.message);
         let failure = Self::new(code, reason, message).because(refusal.code, &refusal.message);
-        let may_pass = matches!(
-            code,
-            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
-        );
+        let may_pass =
+            matches!(code, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
         if may_pass { failure.retry_after(1) } else { failure }
     }
 }

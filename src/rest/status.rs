@@ -179,8 +179,10 @@ impl Failure {
     pub fn because(mut self, code: Code, message: &str) -> Self {
         let cause =
             Cause { reason: json!(code), field: String::new(), message: message.to_owned() };
-        self.details =
-            Some(Box::new(Details { causes: vec![cause], ..self.details.map_or_else(Details::default, |details| *details) }));
+        self.details = Some(Box::new(Details {
+            causes: vec![cause],
+            ..self.details.map_or_else(Details::default, |details| *details)
+        }));
         self
     }
 

@@ -1,5 +1,6 @@
 //! The API as clients see it, through the router, on the store in memory.
 
+mod own;
 mod reads;
 mod serving;
 mod streams;
@@ -51,6 +52,16 @@ impl Live for Ports {
     }
     fn transcript(&self, turn: &Uid) -> Option<Receiver<u64>> {
         self.transcripts.lock().unwrap().get(turn).cloned()
+    }
+}
+
+impl Inputs for Ports {
+    fn executable(&self, agent: &crate::api::Agent) -> Result<Option<std::path::PathBuf>, String> {
+        Ok(Some(format!("/bin/{}", agent.metadata.name).into()))
+    }
+    fn directories(&self, cwd: &str, additional: &[String]) -> Result<Vec<String>, String> {
+        let all = std::iter::once(cwd).chain(additional.iter().map(String::as_str));
+        Ok(all.map(str::to_owned).collect())
     }
 }
 
@@ -128,6 +139,7 @@ impl Fixture {
             store: Arc::clone(&store) as SharedStore,
             blobs: Arc::clone(&store) as SharedBlobs,
             live: Arc::clone(&ports) as Arc<dyn Live>,
+            inputs: Arc::clone(&ports) as Arc<dyn Inputs>,
             manifests: Arc::clone(&ports) as Arc<dyn Manifests>,
             health: Arc::clone(&ports) as Arc<dyn Health>,
             clock: Arc::clone(&clock),

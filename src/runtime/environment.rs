@@ -190,6 +190,7 @@ mod tests {
             model: None,
             bin: Path::new("/opt/spawnlet/bin/spawnlet"),
             instance: "store.1",
+            access: None,
         };
         let text = |text: OsString| text.into_string().unwrap();
         build(inherited, agent, &identity)

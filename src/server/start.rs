@@ -224,7 +224,8 @@ impl Daemon {
             slots,
         };
         let (controller, live) =
-            Controller::build(loop_options(&config, store_id, opened, reach.clone())?, parts).await?;
+            Controller::build(loop_options(&config, store_id, opened, reach.clone())?, parts)
+                .await?;
         let (manifests, manifests_handle) = manifests::Service::new(
             watched(options, &config),
             Arc::clone(&admission),

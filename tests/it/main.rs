@@ -22,6 +22,7 @@ mod mcp;
 mod real;
 mod restarts;
 mod runtime;
+mod spawn;
 mod starts;
 mod stops;
 mod turns;

@@ -180,9 +180,8 @@ fn scope_of_child(
         ));
     };
     let missing = |why| SpawnRefusal::new(Code::SessionFolderPathMissing, why);
-    let written = || {
-        std::iter::once(&scope.cwd).chain(&scope.additional_directories).map(String::as_str)
-    };
+    let written =
+        || std::iter::once(&scope.cwd).chain(&scope.additional_directories).map(String::as_str);
     // What has gone, or leads elsewhere by now, is nothing that the parent still has.
     let is_pinned = parent.spec.provider != Provider::External;
     let roots: Vec<String> = written()

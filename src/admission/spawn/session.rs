@@ -6,11 +6,11 @@
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::SpawnRefusal;
 use super::child::Wish;
 use super::end::overtaken;
 use super::prompt::{disk_is_full, write_tree};
 use super::within::Grant;
-use super::SpawnRefusal;
 use crate::admission::decode::{self, decode};
 use crate::admission::slot::Slotted;
 use crate::admission::token::Bearer;
@@ -189,8 +189,7 @@ fn read(bearer: &Bearer, request: SpawnRequest) -> Result<(Wish, Vec<String>), R
         server.entry("type").or_insert_with(|| "stdio".into());
     }
     let (written, warnings) = decode::<SessionSpec>(body, request.field_validation)?;
-    let grant =
-        Grant { toolsets: bearer.toolsets.clone(), control_mode: bearer.control_mode };
+    let grant = Grant { toolsets: bearer.toolsets.clone(), control_mode: bearer.control_mode };
     let wish =
         Wish { metadata: written.metadata, spec: written.spec, is_ttl_required: true, grant };
     Ok((wish, warnings))

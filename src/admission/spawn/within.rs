@@ -32,8 +32,7 @@ pub(super) fn tools(child: Option<&ToolFilter>, parent: Option<&ToolFilter>) -> 
         (parent.allow.is_empty() || parent.allow.contains(tool)) && !parent.deny.contains(tool)
     };
     if child.allow.is_empty() {
-        return parent.allow.is_empty()
-            && parent.deny.iter().all(|tool| child.deny.contains(tool));
+        return parent.allow.is_empty() && parent.deny.iter().all(|tool| child.deny.contains(tool));
     }
     child.allow.iter().all(|tool| is_allowed(tool) || child.deny.contains(tool))
 }
@@ -88,7 +87,8 @@ mod tests {
                 chosen.map(|(_, name)| (*name).to_owned()).collect::<Vec<_>>()
             })
         };
-        lists().flat_map(|allow| lists().map(move |deny| ToolFilter { allow: allow.clone(), deny }))
+        lists()
+            .flat_map(|allow| lists().map(move |deny| ToolFilter { allow: allow.clone(), deny }))
             .collect()
     }
 
@@ -134,7 +134,8 @@ mod tests {
 
     #[test]
     fn no_part_of_a_delegation_is_wider_than_the_parents() {
-        let parent = Delegation { enabled: true, max_depth: 3, max_children: 4, ..Delegation::default() };
+        let parent =
+            Delegation { enabled: true, max_depth: 3, max_children: 4, ..Delegation::default() };
         let grant = Grant { toolsets: vec![Toolset::Spawn], control_mode: ControlMode::Message };
         let wider = |change: &dyn Fn(&mut Delegation)| {
             let mut child = parent.clone();

@@ -80,17 +80,15 @@ impl Controller {
     ) -> Result<(), Error> {
         let session = &world.session.metadata.uid;
         match step {
-            Step::Record(change) => {
-                match (change.new_token, &change.session) {
-                    (Some(run), Some(session)) => {
-                        let mut session = session.clone();
-                        *granted = Some(self.grant(&mut session, run)?);
-                        let change = Change { session: Some(session), ..(**change).clone() };
-                        self.record(world, &change).await
-                    }
-                    _ => self.record(world, change).await,
+            Step::Record(change) => match (change.new_token, &change.session) {
+                (Some(run), Some(session)) => {
+                    let mut session = session.clone();
+                    *granted = Some(self.grant(&mut session, run)?);
+                    let change = Change { session: Some(session), ..(**change).clone() };
+                    self.record(world, &change).await
                 }
-            }
+                _ => self.record(world, change).await,
+            },
             Step::Launch { incarnation } => {
                 self.launch(key, world, *incarnation, granted.take()).await
             }
