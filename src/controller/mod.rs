@@ -114,6 +114,8 @@ pub struct Parts {
     pub launcher: Arc<dyn Launcher>,
     /// Time.
     pub clock: SharedClock,
+    /// The operator's programs that are told of children.
+    pub hooks: Option<Arc<dyn crate::ports::Hooks>>,
     /// The turn slots, shared with admission.
     pub slots: SharedSlots,
 }
@@ -128,6 +130,7 @@ pub struct Controller {
     clock: SharedClock,
     registry: Arc<Registry>,
     queue: Arc<Queue>,
+    hooks: Option<Arc<dyn crate::ports::Hooks>>,
     slots: SharedSlots,
     /// Sessions that wait for a slot.
     line: Mutex<Line<ObjectKey>>,
@@ -219,6 +222,7 @@ impl Controller {
             clock: parts.clock,
             registry: Arc::new(Registry::default()),
             queue,
+            hooks: parts.hooks,
             slots: parts.slots,
             line: Mutex::default(),
             taken: Mutex::new(HashSet::new()),

@@ -48,13 +48,7 @@ fn clocks(draft: &mut Draft<'_>) {
     let at = draft.time();
     match deadlines::first_over(&running) {
         None => {}
-        Some(Clock::Ttl) => draft.end_session(SessionEnd {
-            outcome: EndOutcome::Stopped,
-            reason: "TtlExpired".to_owned(),
-            message: "its ttl ended".to_owned(),
-            code: Some(Code::TtlExpired),
-            at,
-        }),
+        Some(Clock::Ttl) => draft.end_session(deadlines::ttl_end(at)),
         Some(Clock::Inactivity) => draft.end_session(SessionEnd {
             outcome: EndOutcome::Stopped,
             reason: "Inactivity".to_owned(),

@@ -98,6 +98,15 @@ pub fn build(
     env
 }
 
+/// What of the daemon's environment reaches a program that is no agent.
+#[must_use]
+pub fn filtered(
+    inherited: impl IntoIterator<Item = (OsString, OsString)>,
+) -> BTreeMap<OsString, OsString> {
+    let is_kept = |name: &OsString| is_inherited(name, EnvPolicy::Filtered, &[]);
+    inherited.into_iter().filter(|(name, _)| is_kept(name)).collect()
+}
+
 /// Whether a variable of the daemon's reaches the agent.
 fn is_inherited(name: &OsStr, policy: EnvPolicy, pass: &[String]) -> bool {
     if name.as_bytes().starts_with(OWN_PREFIX) {

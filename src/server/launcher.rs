@@ -31,6 +31,11 @@ impl RuntimeLauncher {
         Ok(Self { launcher: runtime::Launcher::new(options), own_bin })
     }
 
+    /// What starts processes.
+    pub(super) const fn runtime(&self) -> &runtime::Launcher {
+        &self.launcher
+    }
+
     pub(super) async fn sweep(&self) -> io::Result<leftovers::Report> {
         self.launcher.sweep().await
     }

@@ -7,6 +7,7 @@
 
 mod files;
 mod health;
+mod hooks;
 mod launcher;
 mod start;
 

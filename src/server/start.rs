@@ -31,6 +31,7 @@ use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{SharedBlobs, SharedStore, keys};
 
 use super::health::Status;
+use super::hooks::Programs;
 use super::{files, launcher};
 
 /// How often the backstops look.
@@ -177,6 +178,7 @@ struct Daemon {
     facade: mcp::Service,
     guard: Arc<Guard>,
     connections_max: usize,
+    programs: Arc<Programs>,
     address: SocketAddr,
     health: Arc<Status>,
     launcher: Arc<launcher::RuntimeLauncher>,
@@ -202,15 +204,19 @@ impl Daemon {
         clear_leftovers(&records, &store_id).await?;
         let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
         let slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
-        let admission = Arc::new(Admission::new(
-            Arc::clone(&store),
-            Arc::clone(&blobs),
-            Arc::clone(&clock),
-            Arc::clone(&slots),
-            admission_limits(&config),
-        ));
-        admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
         let launcher = Arc::new(launcher::RuntimeLauncher::new(&store_id)?);
+        let programs = Arc::new(Programs::new(config.hooks.clone(), Arc::clone(&launcher)));
+        let admission = Arc::new(
+            Admission::new(
+                Arc::clone(&store),
+                Arc::clone(&blobs),
+                Arc::clone(&clock),
+                Arc::clone(&slots),
+                admission_limits(&config),
+            )
+            .with_hooks(Arc::clone(&programs) as Arc<dyn crate::ports::Hooks>),
+        );
+        admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
         // Before anything is started: an agent finds the daemon at this address.
         let (listeners, address) = listen(&config, &data_dir).await?;
         let url = format!("http://{}", files::reachable(address));
@@ -221,6 +227,7 @@ impl Daemon {
             journal,
             launcher: Arc::clone(&launcher) as Arc<dyn controller::process::Launcher>,
             clock: Arc::clone(&clock),
+            hooks: Some(Arc::clone(&programs) as Arc<dyn crate::ports::Hooks>),
             slots,
         };
         let (controller, live) =
@@ -264,6 +271,7 @@ impl Daemon {
             address,
             health,
             launcher,
+            programs,
             live,
             admission,
             store,
@@ -286,6 +294,7 @@ impl Daemon {
         ));
         services.spawn(self.facade.run(self.api_stop.clone()));
         services.spawn(self.manifests.run(stop.clone()));
+        services.spawn(self.programs.run(self.api_stop.clone()));
         let store = Arc::clone(&self.store);
         services.spawn(backstops(self.launcher, self.live.clone(), store, stop.clone()));
         let mut looper = JoinSet::new();

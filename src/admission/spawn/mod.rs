@@ -11,6 +11,7 @@
 mod bounds;
 mod child;
 mod end;
+mod hooks;
 mod prompt;
 mod session;
 mod within;

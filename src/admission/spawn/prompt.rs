@@ -55,13 +55,17 @@ impl Admission {
         inputs: &dyn Inputs,
     ) -> Result<Prompted, SpawnRefusal> {
         let (spec, prompt) = self.check_input(caller, &request)?;
+        let mut turn = Turn::new(ObjectMeta::default(), spec);
+        let mut wish = wish_of(&request);
+        if request.session.is_none() && self.made_before(caller, &turn).await?.is_none() {
+            self.pre_create(caller, &mut wish, inputs).await?;
+        }
         let _one_at_a_time = self.turns.lock().await;
         let mut is_appended = false;
-        let mut turn = Turn::new(ObjectMeta::default(), spec);
         turn.metadata.uid = self.uids.make();
         let outcome = Box::pin(self.admit_prompt(
             caller,
-            &request,
+            (&request, &wish),
             inputs,
             &mut turn,
             prompt.as_ref(),
@@ -83,14 +87,14 @@ impl Admission {
     async fn admit_prompt(
         &self,
         caller: &Caller,
-        request: &PromptRequest,
+        (request, wish): (&PromptRequest, &Wish),
         inputs: &dyn Inputs,
         turn: &mut Turn,
         prompt: Option<&Bytes>,
         is_appended: &mut bool,
     ) -> Result<Prompted, SpawnRefusal> {
         for _ in 0..ATTEMPTS_MAX {
-            let draft = match self.check(caller, request, inputs, turn).await? {
+            let draft = match self.check(caller, (request, wish), inputs, turn).await? {
                 Checked::Answer(answer) => return Ok(answer),
                 Checked::Write(draft) => *draft,
             };
@@ -115,6 +119,9 @@ impl Admission {
             }
             match self.commit_with_slot(txn, turn, Some(&caller.session)).await? {
                 Slotted::Done => {
+                    if draft.known.is_none() {
+                        self.tell_created(&draft.child);
+                    }
                     return Ok(Prompted::Turn(Box::new(Made {
                         is_new_session: draft.known.is_none(),
                         session: draft.child,
@@ -188,7 +195,7 @@ impl Admission {
     async fn check(
         &self,
         caller: &Caller,
-        request: &PromptRequest,
+        (request, wish): (&PromptRequest, &Wish),
         inputs: &dyn Inputs,
         turn: &Turn,
     ) -> Result<Checked, SpawnRefusal> {
@@ -208,9 +215,8 @@ impl Admission {
                 (Some(known.clone()), known)
             }
             None => {
-                self.expect_usable_agent(&request.agent, inputs).await?;
-                let wish = wish_of(request);
-                (None, Box::pin(self.new_child(&parent, &wish, inputs)).await?)
+                self.expect_usable_agent(&wish.spec.agent, inputs).await?;
+                (None, Box::pin(self.new_child(&parent, wish, inputs)).await?)
             }
         };
         self.check_children(&parent).await?;

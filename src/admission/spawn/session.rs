@@ -83,7 +83,12 @@ impl Admission {
         }
         let key = fingerprint(&request)?;
         let dry_run = request.dry_run;
-        let (wish, warnings) = read(bearer, request)?;
+        let (mut wish, warnings) = read(bearer, request)?;
+        let parent = self.live_caller(caller).await?;
+        if let Some(session) = self.spawned_before(&parent, key.as_ref()).await? {
+            return Ok(Spawned { session, is_repeat: true, warnings });
+        }
+        self.pre_create(caller, &mut wish, inputs).await?;
         let _one_at_a_time = self.turns.lock().await;
         for _ in 0..ATTEMPTS_MAX {
             let parent = self.live_caller(caller).await?;
@@ -138,6 +143,7 @@ impl Admission {
                 }
             };
             if is_done {
+                self.tell_created(&child);
                 return Ok(Spawned { session: child, is_repeat: false, warnings });
             }
         }

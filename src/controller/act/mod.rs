@@ -6,6 +6,7 @@
 mod grant;
 mod launch;
 mod prompt;
+mod tell;
 
 use std::sync::Arc;
 
@@ -227,6 +228,9 @@ impl Controller {
             }
         }
         self.reporter.events_of(world, change, self.clock.now().time);
+        if let Some(hooks) = &self.hooks {
+            tell::of_change(hooks.as_ref(), world, change);
+        }
     }
 
     fn open(&self, world: &World, how: &OpenAs) -> Result<(), Error> {

@@ -161,6 +161,7 @@ impl Bench {
         };
         self.slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
         let parts = Parts {
+            hooks: None,
             slots: self.slots.clone(),
             records: Records::new(store),
             blobs,
