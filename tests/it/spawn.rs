@@ -240,3 +240,100 @@ fn an_agent_without_mcp_over_http_has_the_command_line_alone() {
     let kid = daemon.phase("kid", "Stopped");
     assert_eq!(kid["status"]["reason"], "ParentStopped", "{kid}");
 }
+
+/// A daemon with these hooks, and a caller's token.
+fn hooked(home: crate::harness::Home, hooks: &Value) -> (Daemon, String) {
+    let daemon = home.serve(&["--set", &format!("hooks={hooks}")]);
+    daemon.agent("worker", &[], json!({}));
+    daemon.agent("tester", &[], json!({}));
+    let work = daemon.home().work();
+    let made = daemon.ok(&["token", "create", "--session", "me", "--cwd", &work, "-o", "json"]);
+    let made: Value = serde_json::from_str(&made).unwrap();
+    (daemon, made["token"].as_str().unwrap().to_owned())
+}
+
+/// A program of an operator's: a script for the shell, which it is named to.
+fn script(home: &crate::harness::Home, name: &str, text: &str) -> String {
+    let path = home.path(name);
+    std::fs::write(&path, text).unwrap();
+    format!("/bin/sh {}", path.display())
+}
+
+#[test]
+fn a_hook_changes_or_refuses_a_child_and_what_it_makes_is_checked_again() {
+    let home = crate::harness::Home::new();
+    let command = script(
+        &home,
+        "ask",
+        "input=$(cat)\n\
+         case $input in\n\
+         *'\"agent\":\"worker\"'*) echo '{\"child\":{\"agent\":\"tester\",\"ttl\":\"1m\",\"permissions\":\"deny-all\"}}';;\n\
+         *'\"ttl\":\"2m\"'*) echo '{\"child\":{\"ttl\":\"99h\"}}';;\n\
+         *'\"ttl\":\"3m\"'*) echo '{\"child\":{\"cwd\":\"/etc\"}}';;\n\
+         *'\"ttl\":\"4m\"'*) echo nonsense;;\n\
+         *'\"ttl\":\"5m\"'*) exit 3;;\n\
+         *'\"ttl\":\"6m\"'*) sleep 600;;\n\
+         esac\n",
+    );
+    let hooks = json!([{"event": "spawn.pre_create", "command": command, "timeout": "2s"}]);
+    let (daemon, token) = hooked(home, &hooks);
+    let changed = spawn(&daemon, &token, "a", &json!({"agent": "worker", "ttl": "30m"}));
+    assert_eq!(changed.status, 201, "{}", changed.text());
+    let spec = &changed.json()["spec"];
+    assert_eq!((&spec["agent"], &spec["ttl"]), (&json!("tester"), &json!("1m")));
+    assert_eq!(spec["permissions"], "deny-all");
+    let same = spawn(&daemon, &token, "b", &json!({"agent": "tester", "ttl": "1m"}));
+    assert_eq!((same.status, &same.json()["spec"]["ttl"]), (201, &json!("1m")));
+    for (ttl, status, words) in [
+        ("2m", 422, "ttl"),
+        ("3m", 403, "cwd"),
+        ("4m", 403, "no JSON"),
+        ("5m", 403, "exit code 3"),
+        ("6m", 403, "longer than 2s"),
+    ] {
+        let refused = spawn(&daemon, &token, "c", &json!({"agent": "tester", "ttl": ttl}));
+        assert_eq!(refused.status, status, "{ttl}: {}", refused.text());
+        assert!(refused.text().contains(words), "{ttl}: {}", refused.text());
+    }
+    assert!(!daemon.has("sessions/c"));
+    daemon.ok(&["delete", "session", "me", "--wait"]);
+    daemon.stop().1.no_process();
+}
+
+#[test]
+fn hooks_are_told_what_becomes_of_children_and_hold_nothing_up() {
+    let home = crate::harness::Home::new();
+    let fifo = home.path("told");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let command = script(&home, "tell", &format!("exec cat > {}\n", fifo.display()));
+    let events = ["spawn.created", "spawn.parent_stopped", "spawn.ttl_expired", "spawn.reaped"];
+    let hooks: Vec<Value> = events
+        .iter()
+        .map(|event| json!({"event": event, "command": command, "timeout": "1m"}))
+        .collect();
+    let (daemon, token) = hooked(home, &json!(hooks));
+    // Nobody reads what is told yet: the children are made and end all the same.
+    let spec = json!({"agent": "worker", "ttl": "10m"});
+    assert_eq!(spawn(&daemon, &token, "a", &spec).status, 201);
+    let short = json!({"agent": "worker", "ttl": "1ms"});
+    assert_eq!(spawn(&daemon, &token, "b", &short).status, 201);
+    daemon.phase("b", "Stopped");
+    daemon.ok(&["stop", "me"]);
+    daemon.phase("a", "Stopped");
+    let mut told = Vec::new();
+    while told.len() < 6 {
+        let text = std::fs::read_to_string(&fifo).unwrap();
+        for one in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
+            let one = one.unwrap();
+            assert!(one["child"]["lineage"]["parent"].is_string(), "{one}");
+            let part = |value: &Value| value.as_str().unwrap().to_owned();
+            told.push((part(&one["child"]["name"]), part(&one["event"])));
+        }
+    }
+    let of = |name: &str| -> Vec<&str> {
+        told.iter().filter(|(of, _)| of == name).map(|(_, event)| event.as_str()).collect()
+    };
+    assert_eq!(of("a"), ["spawn.created", "spawn.parent_stopped", "spawn.reaped"]);
+    assert_eq!(of("b"), ["spawn.created", "spawn.ttl_expired", "spawn.reaped"]);
+}
