@@ -22,6 +22,7 @@ pub mod executable;
 pub mod launch;
 pub mod leftovers;
 pub mod orphans;
+pub mod peers;
 mod proc;
 pub mod process;
 pub mod scope;

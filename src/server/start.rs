@@ -218,7 +218,7 @@ impl Daemon {
         );
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
         // Before anything is started: an agent finds the daemon at this address.
-        let (listeners, address) = listen(&config, &data_dir).await?;
+        let (listeners, address) = listen(&config, &data_dir, store_id.clone()).await?;
         let url = format!("http://{}", files::reachable(address));
         let reach = controller::Reach { mcp_url: format!("{url}/mcp"), url };
         let parts = controller::Parts {
@@ -470,6 +470,7 @@ fn manifest_directories(options: &ServeOptions, config: &Config) -> Vec<PathBuf>
 async fn listen(
     config: &Config,
     data_dir: &Path,
+    prefix: String,
 ) -> Result<(Vec<rest::Listener>, SocketAddr), Error> {
     let tcp = TcpListener::bind(config.listen)
         .await
@@ -479,8 +480,10 @@ async fn listen(
         config.socket.as_ref().map_or_else(|| data_dir.join(files::SOCKET_FILE), PathBuf::from);
     let unix = files::bind_socket(&socket)
         .map_err(system(format!("socket: {} cannot be bound", socket.display())))?;
+    let refuses: rest::Refuses =
+        Arc::new(move |pid| runtime::peers::is_inside_a_tree(pid, &prefix));
     files::write_address(data_dir, address).map_err(system("the address file"))?;
-    Ok((vec![rest::Listener::Tcp(tcp), rest::Listener::Unix(unix)], address))
+    Ok((vec![rest::Listener::Tcp(tcp), rest::Listener::Unix(unix, Some(refuses))], address))
 }
 
 /// Kills what daemons before this one left running, before anything else is done.

@@ -153,6 +153,24 @@ fn an_agent_is_refused_with_the_exit_code_that_says_why() {
         (format!("env -u SPAWNLET_TOKEN spawnlet {base}"), 65, "token is required"),
         // The operator's token is in reach of the process, and not used.
         (format!("env -u SPAWNLET_TOKEN spawnlet --data-dir {data} get sessions"), 77, ""),
+        // Nor does it open the socket from in there.
+        (
+            format!(
+                "env -u SPAWNLET_URL SPAWNLET_TOKEN={} spawnlet --data-dir {data} get sessions",
+                daemon.token()
+            ),
+            77,
+            "inside an agent's tree",
+        ),
+        (
+            format!(
+                "env -i {} --token {} --data-dir {data} get sessions",
+                env!("CARGO_BIN_EXE_spawnlet"),
+                daemon.token()
+            ),
+            77,
+            "inside an agent's tree",
+        ),
         (format!("env SPAWNLET_TOKEN=x spawnlet {base}"), 77, "Unauthorized"),
         (format!("spawnlet --server http://127.0.0.1:1 {base}"), 69, "no daemon"),
         ("spawnlet spawn --agent worker".to_owned(), 2, "--ttl"),
@@ -168,6 +186,8 @@ fn an_agent_is_refused_with_the_exit_code_that_says_why() {
         assert!(said.starts_with(&format!("exit {exit}\n")), "{command}: {said}");
         assert!(said.contains(words), "{command}: {said}");
     }
+    // Negative control: from outside the same token opens the same socket.
+    daemon.ok(&["--token", &daemon.token(), "get", "sessions"]);
     // A link to the outside leads nowhere.
     let work = daemon.home().work();
     std::os::unix::fs::symlink("/etc", format!("{work}/out")).unwrap();
@@ -195,11 +215,15 @@ fn no_child_goes_deeper_or_further_than_its_ancestors_may() {
     let wide =
         json!({"agent": "lead", "ttl": "5m", "delegation": {"enabled": true, "maxDepth": 3}});
     assert_eq!(spawn(&daemon, &token, "kid", &wide).status, 403);
-    let spec = json!({"agent": "lead", "ttl": "5m", "delegation":
-        {"enabled": true, "maxDepth": 2, "maxChildren": 2}});
-    assert_eq!(spawn(&daemon, &token, "kid", &spec).status, 201);
+    let spec = |ttl: &str| {
+        let delegation = json!({"enabled": true, "maxDepth": 2, "maxChildren": 2});
+        json!({"agent": "lead", "ttl": ttl, "delegation": delegation})
+    };
+    assert_eq!(spawn(&daemon, &token, "kid", &spec("5m")).status, 201);
     let token = token_of(&daemon, "kid");
-    assert_eq!(spawn(&daemon, &token, "grandkid", &spec).status, 201);
+    // Its parent has lived for a moment: as long as that one is too long for a child of it.
+    assert_eq!(spawn(&daemon, &token, "grandkid", &spec("5m")).status, 422);
+    assert_eq!(spawn(&daemon, &token, "grandkid", &spec("3m")).status, 201);
     let said = say(&daemon, "grandkid", "[[run:spawnlet spawn --agent worker --ttl 1m]]");
     assert!(said.starts_with("exit 65\n"), "{said}");
     assert!(said.contains("SPAWN_DEPTH_EXCEEDED"), "{said}");
