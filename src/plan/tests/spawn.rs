@@ -6,6 +6,7 @@ use super::*;
 use crate::api::session::Provider;
 use crate::api::turn::SourceKind;
 use crate::api::{CallerToken, Incarnation, Session, Turn};
+use crate::plan::Plan;
 
 /// A turn of the spawn toolset, admitted together with its slot by this daemon.
 fn asked_for() -> Model {
