@@ -3,14 +3,14 @@
 //! Reads only; costs what the session has open, not what it ever had.
 
 use crate::api::agent::AgentSpec;
-use crate::api::session::{DesiredState, Provider, Scope};
+use crate::api::session::{Provider, Scope};
 use crate::api::turn::{Admission, Delivery, TurnPhase};
 use crate::api::workspace::WorkspaceSpec;
-use crate::api::{Agent, DELETION_PROPAGATION, Name, Namespace, Session, SessionSpec, Turn, Uid};
+use crate::api::{Agent, Name, Namespace, Session, SessionSpec, Turn, Uid};
 use crate::plan::world::{
     Call, Children, Daemon, Finding, Live, Missing, OpenTurn, Owner, Process, Stage,
 };
-use crate::plan::{World, next_turn};
+use crate::plan::{World, must_tell_children, next_turn};
 use crate::store::records;
 use crate::store::{BlobId, Stream};
 
@@ -94,35 +94,17 @@ impl Controller {
 
     /// The children of a session that ends: how many, and who must still take note of it.
     async fn children(&self, session: &Session) -> Result<Option<Children>, records::Error> {
-        let is_deleted = is_deleted(session);
-        if !is_deleted && !has_stopped(session) {
+        if !must_tell_children(session) {
             return Ok(None);
         }
         let children = self.records.children_of(&session.metadata.uid).await?;
-        let must_note = |child: &&Session| {
-            if is_deleted {
-                !child.metadata.is_deleting()
-            } else {
-                child.spec.auto_stop_on_parent && child.status.end.is_none()
-            }
-        };
-        let untold = children.iter().filter(must_note).map(|child| child.metadata.name.clone());
-        Ok(Some(Children { untold: untold.collect(), count: children.len() }))
+        Ok(Some(Children::of(session, &children)))
     }
 
     /// What a session's parent does.
     async fn owner(&self, session: &Session) -> Result<Owner, records::Error> {
         let Some(parent) = &session.status.lineage.parent else { return Ok(Owner::None) };
-        let Some(parent) = self.records.by_uid::<SessionSpec>(parent).await? else {
-            return Ok(Owner::Gone);
-        };
-        let propagation = parent.metadata.annotations.get(DELETION_PROPAGATION);
-        Ok(match (is_deleted(&parent), has_stopped(&parent)) {
-            (true, _) if propagation.is_some_and(|value| value == "Orphan") => Owner::Releasing,
-            (true, _) => Owner::Deleting,
-            (false, true) => Owner::Stopped,
-            (false, false) => Owner::Live,
-        })
+        Ok(Owner::of(self.records.by_uid::<SessionSpec>(parent).await?.as_ref()))
     }
 
     /// Whether a turn holds its slot by this daemon's doing: it was taken here, or admitted together
@@ -255,16 +237,6 @@ impl Controller {
         };
         Ok(self.launcher.find_scope(&main.path, &additional, label))
     }
-}
-
-/// Whether a session's record shall go.
-fn is_deleted(session: &Session) -> bool {
-    session.metadata.is_deleting() || session.spec.desired_state == DesiredState::Deleted
-}
-
-/// Whether a session has ended, or was asked to.
-fn has_stopped(session: &Session) -> bool {
-    session.status.end.is_some() || session.spec.desired_state != DesiredState::Running
 }
 
 /// A child has the directories that were found to be its parent's, and no others: one that leads

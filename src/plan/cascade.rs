@@ -15,11 +15,56 @@ use crate::api::{Code, DELETION_PROPAGATION, Session};
 
 use super::draft::Draft;
 use super::stop::is_prompt_open;
-use super::world::{Live, Owner, Stage};
+use super::world::{Children, Live, Owner, Stage};
 use super::{Step, deadlines};
 
 /// The value of [`DELETION_PROPAGATION`] by which a session's own process goes first.
 const BACKGROUND: &str = "Background";
+/// The value of it by which children that do not stop with a session are let go.
+const ORPHAN: &str = "Orphan";
+
+impl Owner {
+    /// What a parent does, from its record; `None`: that is gone.
+    #[must_use]
+    pub fn of(parent: Option<&Session>) -> Self {
+        let Some(parent) = parent else { return Self::Gone };
+        let propagation = parent.metadata.annotations.get(DELETION_PROPAGATION);
+        match (is_removal_wanted(parent), has_stopped(parent)) {
+            (true, _) if propagation.is_some_and(|value| value == ORPHAN) => Self::Releasing,
+            (true, _) => Self::Deleting,
+            (false, true) => Self::Stopped,
+            (false, false) => Self::Live,
+        }
+    }
+}
+
+impl Children {
+    /// The children of a session that ends: how many, and who must still take note of it.
+    #[must_use]
+    pub fn of(parent: &Session, children: &[Session]) -> Self {
+        let is_deleted = is_removal_wanted(parent);
+        let must_note = |child: &&Session| {
+            if is_deleted {
+                !child.metadata.is_deleting()
+            } else {
+                child.spec.auto_stop_on_parent && child.status.end.is_none()
+            }
+        };
+        let untold = children.iter().filter(must_note).map(|child| child.metadata.name.clone());
+        Self { untold: untold.collect(), count: children.len() }
+    }
+}
+
+/// Whether a session's children must be looked at: it ends, or was asked to.
+#[must_use]
+pub fn must_tell_children(session: &Session) -> bool {
+    is_removal_wanted(session) || has_stopped(session)
+}
+
+/// Whether a session has ended, or was asked to.
+fn has_stopped(session: &Session) -> bool {
+    session.status.end.is_some() || session.spec.desired_state != DesiredState::Running
+}
 
 /// Takes over what the parent's deletion means: the child is deleted with it, or let go.
 pub(super) fn follow_owner(draft: &mut Draft<'_>) {

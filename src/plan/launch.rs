@@ -58,7 +58,9 @@ pub(super) fn can_start(draft: &mut Draft<'_>) -> bool {
         ));
         return false;
     }
-    if let Some(at) = restarts.next_attempt_at.filter(|&at| at > draft.time()) {
+    // A wall clock that was set back between two daemons makes no pause longer.
+    let is_set_back = restarts.failed_at.is_some_and(|failed| failed > draft.time());
+    if let Some(at) = restarts.next_attempt_at.filter(|&at| at > draft.time() && !is_set_back) {
         draft.because(format!("waits for the next start: {}", restarts.last_error));
         draft.wake_in(at.since(draft.time()));
         return false;

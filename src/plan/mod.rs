@@ -35,6 +35,8 @@ mod enumeration;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod sim;
+#[cfg(test)]
 mod tests;
 
 use std::time::Duration;
@@ -44,6 +46,7 @@ use crate::api::{Agent, Incarnation, Name, Session, Turn, Uid};
 use crate::clock::Now;
 use crate::options::settings::{Setting, Wanted};
 
+pub use cascade::must_tell_children;
 pub use draft::{holds_slot, is_taken, next_turn};
 pub use launch::instance;
 pub use world::{OpenAs, Rung, StopCause, World};

@@ -6,7 +6,7 @@ use crate::api::turn::{CancelBy, Delivery, TurnDesiredState, TurnPhase};
 use crate::clock::Now;
 
 use super::deadlines::{self, Clock};
-use super::draft::{Draft, next_turn};
+use super::draft::{Draft, holds_slot, next_turn};
 use super::turn::Ending;
 use super::world::{Live, Process, Stage, StopCause, World};
 use super::{Plan, Step, cascade, ending, launch, status, stop};
@@ -191,6 +191,10 @@ fn take_next(draft: &mut Draft<'_>) {
         }
         return;
     }
+    if is_slot_of_another(draft, index) {
+        draft.wake_in(std::time::Duration::ZERO);
+        return;
+    }
     if !draft.world.has_free_slot {
         draft.because("waits for capacity: every turn slot of the daemon is taken");
         draft.waits_for_slot = true;
@@ -208,6 +212,14 @@ fn take_next(draft: &mut Draft<'_>) {
         return;
     }
     drive(draft, index);
+}
+
+/// Whether the slot that was seen is that of a turn which ended in this very pass: the next one looks
+/// for one of its own.
+fn is_slot_of_another(draft: &Draft<'_>, index: usize) -> bool {
+    let seen: Vec<_> = draft.world.turns.iter().map(|turn| turn.record.clone()).collect();
+    next_turn(&seen).is_some_and(|next| next != index && holds_slot(&seen[next]))
+        && !holds_slot(&draft.turns[index])
 }
 
 /// Says on a waiting turn what it waits for.

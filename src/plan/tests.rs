@@ -245,6 +245,39 @@ fn after_a_restart_what_was_sent_is_interrupted() {
     assert_eq!(turn.status.delivery, Delivery::Sent);
 }
 
+/// Found by the simulator: the turn would have waited for a year.
+#[test]
+fn a_wall_clock_that_was_set_back_between_two_daemons_makes_no_pause_longer() {
+    let mut model = Model::new();
+    model.turns.push(turn("s-1", UID));
+    let restarts = &mut model.session.as_mut().unwrap().status.restarts;
+    let in_a_year = Time::from_millis(EPOCH_MS).plus(Duration::from_secs(365 * 24 * 3600));
+    restarts.count = 3;
+    restarts.failed_at = Some(in_a_year);
+    restarts.next_attempt_at = Some(in_a_year.plus(Duration::from_secs(2)));
+    let decided = model.pass().unwrap();
+    assert!(decided.steps.iter().any(|step| matches!(step, Step::Launch { .. })), "{decided:?}");
+}
+
+/// Found by the simulator: the pass was taken up again for ever, as the slot was never free.
+#[test]
+fn the_slot_of_a_turn_that_ends_in_a_pass_is_not_the_next_ones() {
+    let mut model = Model::new();
+    let mut first = turn("s-1", UID);
+    first.spec.admission = Admission::Immediate;
+    model.slots.push(first.metadata.uid.clone());
+    model.slots_max = 1;
+    model.turns.push(first);
+    model.turns.push(turn("s-2", "0198c0de-0000-7000-8000-00000000000b"));
+    // An earlier daemon admitted the first one; every slot is taken until it has ended.
+    let decided = model.pass().unwrap();
+    assert_eq!(model.turns[0].status.phase, TurnPhase::Interrupted);
+    assert_eq!(model.turns[1].status.phase, TurnPhase::Pending);
+    assert_eq!(decided.requeue, super::Requeue::After(Duration::ZERO));
+    model.pass();
+    assert_eq!(model.turns[1].status.phase, TurnPhase::Starting);
+}
+
 #[test]
 fn after_a_restart_what_was_cancelled_is_cancelled() {
     for delivery in [Delivery::NotSent, Delivery::Unknown, Delivery::Sent] {

@@ -1,0 +1,244 @@
+//! The promises, checked where they can be broken: at each commit and each effect.
+//!
+//! It knows what really happened (what agents were given, which processes exist), and holds it
+//! against what the records say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::shelf::{LIMITS, Shelf};
+use super::{Outcome, broken};
+use crate::api::session::DesiredState;
+use crate::api::turn::{Delivery, TurnStatus};
+use crate::api::{Session, Time, Turn, Uid};
+use crate::clock::{Mono, Now};
+use crate::plan::{Change, holds_slot};
+
+/// What a life has seen, so that a test can demand that all of it occurs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) prompts: usize,
+    pub(super) ended_turns: usize,
+    pub(super) removed_sessions: usize,
+    pub(super) crashes: usize,
+    pub(super) crashes_within_a_pass: usize,
+    pub(super) conflicts: usize,
+    pub(super) faults: usize,
+    pub(super) clock_jumps: usize,
+    pub(super) unconfirmed_kills: usize,
+    pub(super) reasons: BTreeSet<String>,
+    /// The most passes over one session between two moments.
+    pub(super) passes_at_once: usize,
+}
+
+impl Seen {
+    /// Adds what another life has seen.
+    pub(super) fn add(&mut self, other: Self) {
+        self.prompts += other.prompts;
+        self.ended_turns += other.ended_turns;
+        self.removed_sessions += other.removed_sessions;
+        self.crashes += other.crashes;
+        self.crashes_within_a_pass += other.crashes_within_a_pass;
+        self.conflicts += other.conflicts;
+        self.faults += other.faults;
+        self.clock_jumps += other.clock_jumps;
+        self.unconfirmed_kills += other.unconfirmed_kills;
+        self.reasons.extend(other.reasons);
+        self.passes_at_once = self.passes_at_once.max(other.passes_at_once);
+    }
+}
+
+/// When a session was made, by every clock.
+#[derive(Clone, Copy, Debug)]
+struct Birth {
+    mono: Mono,
+    /// Which run of the daemon.
+    boot: usize,
+}
+
+/// What really happened.
+#[derive(Default)]
+pub(super) struct Judge {
+    pub(super) seen: Seen,
+    /// Prompts that were on their way to an agent, by turn.
+    submitted: BTreeSet<Uid>,
+    /// Those that an agent has.
+    given: BTreeSet<Uid>,
+    ended: BTreeMap<Uid, TurnStatus>,
+    gone: BTreeSet<Uid>,
+    births: BTreeMap<Uid, Birth>,
+    pub(super) boot: usize,
+}
+
+impl Judge {
+    pub(super) fn born(&mut self, session: &Uid, mono: Mono) {
+        self.births.insert(session.clone(), Birth { mono, boot: self.boot });
+    }
+
+    /// A prompt is on its way to an agent (P2, P5).
+    pub(super) fn submitted(&mut self, turn: &Uid, session: &Uid) -> Outcome {
+        if self.gone.contains(session) {
+            return broken(format!("P5: {session} is gone and was given a prompt"));
+        }
+        if !self.submitted.insert(turn.clone()) {
+            return broken(format!("P2: the prompt of {turn} was given twice"));
+        }
+        Ok(())
+    }
+
+    /// An agent has a prompt, whole.
+    pub(super) fn given(&mut self, turn: &Uid) {
+        self.given.insert(turn.clone());
+        self.seen.prompts += 1;
+    }
+
+    /// A process was started (P5, P6).
+    pub(super) fn launched(&self, session: &Uid, is_alive: bool) -> Outcome {
+        if self.gone.contains(session) {
+            return broken(format!("P5: {session} is gone and was started again"));
+        }
+        if is_alive {
+            return broken(format!("P6: {session} has a process and was started again"));
+        }
+        Ok(())
+    }
+
+    /// A commit is about to be written over `stored`.
+    pub(super) fn commit(
+        &mut self,
+        shelf: &Shelf,
+        stored: &Session,
+        change: &Change,
+        is_alive: bool,
+        now: Now,
+    ) -> Outcome {
+        let uid = &stored.metadata.uid;
+        if let Some(session) = &change.session {
+            self.session(stored, session, is_alive, now)?;
+        }
+        for turn in &change.turns {
+            let seen = shelf.turns.get(&turn.metadata.name);
+            self.turn(seen, turn)?;
+        }
+        for turn in &change.remove_turns {
+            let goes = may_be_removed(stored, now.time)
+                || shelf.turns.get(&turn.metadata.name).is_some_and(|t| t.metadata.is_deleting());
+            if !goes {
+                return broken(format!("P1: {} was removed unasked", turn.metadata.name));
+            }
+        }
+        if change.removes_session {
+            if is_alive {
+                return broken(format!("P6: {uid} was removed while it has a process"));
+            }
+            if !shelf.children_of(uid).is_empty() {
+                return broken(format!("P7: {uid} was removed before its children"));
+            }
+            if !may_be_removed(stored, now.time) {
+                return broken(format!("P1: {uid} was removed unasked"));
+            }
+            self.gone.insert(uid.clone());
+            self.seen.removed_sessions += 1;
+        }
+        Ok(())
+    }
+
+    fn session(&mut self, stored: &Session, wanted: &Session, is_alive: bool, now: Now) -> Outcome {
+        let name = &stored.metadata.name;
+        if wanted.spec != stored.spec {
+            return broken(format!("P14: the loop wrote the spec of {name}"));
+        }
+        if stored.metadata.is_deleting() && !wanted.metadata.is_deleting() {
+            return broken(format!("P14: the deletion of {name} was lost"));
+        }
+        if stored.status.end.is_some() && wanted.status.end != stored.status.end {
+            return broken(format!("P3: {name} ended twice"));
+        }
+        let finishes = stored.status.finished_at.is_none() && wanted.status.finished_at.is_some();
+        if finishes && is_alive {
+            return broken(format!("P6: {name} is told as ended and has a process"));
+        }
+        let Some(end) = wanted.status.end.as_ref().filter(|_| stored.status.end.is_none()) else {
+            return Ok(());
+        };
+        self.seen.reasons.insert(end.reason.clone());
+        // A later daemon goes by the wall clock as it found it: only this one's word counts.
+        let birth = self.births.get(&stored.metadata.uid);
+        let lived = birth.filter(|birth| birth.boot == self.boot).map(|b| now.mono.since(b.mono));
+        if let (Some(lived), Some(ttl), "TtlExpired") = (lived, stored.spec.ttl, &*end.reason)
+            && lived < ttl.get()
+        {
+            return broken(format!("P11: {name} lived {lived:?} of its {ttl}"));
+        }
+        Ok(())
+    }
+
+    /// A session that is ended for silence was silent (P10). What its agent says between the look
+    /// and the commit comes too late.
+    pub(super) fn silence(&self, stored: &Session, change: &Change, quiet: Duration) -> Outcome {
+        let end = change.session.as_ref().and_then(|session| session.status.end.as_ref());
+        let is_new = stored.status.end.is_none() && end.is_some_and(|e| e.reason == "Inactivity");
+        let allowed = stored.spec.turn_inactivity_timeout.get();
+        if is_new && quiet < allowed {
+            let name = &stored.metadata.name;
+            return broken(format!("P10: {name} was ended after {quiet:?} of {allowed:?}"));
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, stored: Option<&Turn>, wanted: &Turn) -> Outcome {
+        let (name, uid) = (&wanted.metadata.name, &wanted.metadata.uid);
+        let Some(stored) = stored else {
+            return broken(format!("P5: {name} is gone and was written again"));
+        };
+        if stored.spec != wanted.spec {
+            return broken(format!("P14: the loop wrote the spec of {name}"));
+        }
+        if stored.status.phase.is_final() {
+            return broken(format!("P3: {name} is final and was written again"));
+        }
+        let was_given = self.given.contains(uid);
+        if wanted.status.delivery == Delivery::Sent && !was_given {
+            return broken(format!("P4: {name} is told as sent; no agent has it"));
+        }
+        if !wanted.status.phase.is_final() {
+            return Ok(());
+        }
+        if wanted.status.delivery == Delivery::NotSent && was_given {
+            return broken(format!("P2: {name} is told as not sent; an agent has it"));
+        }
+        if self.ended.insert(uid.clone(), wanted.status.clone()).is_some() {
+            return broken(format!("P3: {name} ended twice"));
+        }
+        self.seen.ended_turns += 1;
+        Ok(())
+    }
+
+    /// Who holds a slot, after a commit: nobody beyond the bounds, and those who should.
+    pub(super) fn slots(&self, shelf: &Shelf) -> Outcome {
+        if shelf.holders.len() > LIMITS.max_active_turns {
+            return broken("A5: more turns than slots");
+        }
+        for holder in &shelf.holders {
+            let of_parent = shelf.holders.iter().filter(|other| other.parent == holder.parent);
+            if holder.parent.is_some() && of_parent.count() > LIMITS.max_active_turns_per_parent {
+                return broken("A5: more turns of one parent than it may have");
+            }
+        }
+        let should: BTreeSet<_> =
+            shelf.turns.values().filter(|t| holds_slot(t)).map(|t| &t.metadata.uid).collect();
+        let do_hold: BTreeSet<_> = shelf.holders.iter().map(|holder| &holder.turn).collect();
+        if should != do_hold {
+            return broken(format!("A5: {do_hold:?} hold slots, {should:?} should"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether somebody asked for a session's removal, or its time is over.
+fn may_be_removed(session: &Session, now: Time) -> bool {
+    let keep = session.spec.ttl_after_finished;
+    let is_over =
+        session.status.finished_at.is_some_and(|at| !keep.is_zero() && now >= at.plus(keep.get()));
+    session.metadata.is_deleting() || session.spec.desired_state == DesiredState::Deleted || is_over
+}
