@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -30,8 +29,10 @@ use crate::store::records::Records;
 use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{SharedBlobs, SharedStore, keys};
 
+use super::admit::{self, SharedHooks};
 use super::health::Status;
 use super::hooks::Programs;
+use super::listen::listen;
 use super::{files, launcher};
 
 /// How often the backstops look.
@@ -82,7 +83,7 @@ pub enum Error {
     Launch(#[from] runtime::launch::Error),
 }
 
-fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+pub(super) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
     let what = what.into();
     move |source| Error::System { what, source }
 }
@@ -206,28 +207,18 @@ impl Daemon {
         let slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
         let launcher = Arc::new(launcher::RuntimeLauncher::new(&store_id)?);
         let programs = Arc::new(Programs::new(config.hooks.clone(), Arc::clone(&launcher)));
-        let admission = Arc::new(
-            Admission::new(
-                Arc::clone(&store),
-                Arc::clone(&blobs),
-                Arc::clone(&clock),
-                Arc::clone(&slots),
-                admission_limits(&config),
-            )
-            .with_hooks(Arc::clone(&programs) as Arc<dyn crate::ports::Hooks>),
-        );
+        let held = admit::Held { store: &store, blobs: &blobs, clock: &clock, slots: &slots };
+        let admission = Arc::new(held.admission(&config, Arc::clone(&programs) as SharedHooks));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
         // Before anything is started: an agent finds the daemon at this address.
-        let (listeners, address) = listen(&config, &data_dir, store_id.clone()).await?;
-        let url = format!("http://{}", files::reachable(address));
-        let reach = controller::Reach { mcp_url: format!("{url}/mcp"), url };
+        let (listeners, address, reach) = listen(&config, &data_dir, store_id.clone()).await?;
         let parts = controller::Parts {
             records,
             blobs: Arc::clone(&blobs),
             journal,
             launcher: Arc::clone(&launcher) as Arc<dyn controller::process::Launcher>,
             clock: Arc::clone(&clock),
-            hooks: Some(Arc::clone(&programs) as Arc<dyn crate::ports::Hooks>),
+            hooks: Some(Arc::clone(&programs) as SharedHooks),
             slots,
         };
         let (controller, live) =
@@ -372,7 +363,7 @@ fn loop_options(
     })
 }
 
-fn turn_limits(config: &Config) -> Limits {
+pub(super) fn turn_limits(config: &Config) -> Limits {
     Limits {
         max_active_turns: config.limits.max_active_turns as usize,
         max_active_turns_per_parent: config.limits.max_active_turns_per_parent as usize,
@@ -437,18 +428,6 @@ async fn announce(
     }
 }
 
-fn admission_limits(config: &Config) -> admission::Limits {
-    admission::Limits {
-        inbox: config.limits.inbox as usize,
-        prompt_bytes: usize::try_from(config.limits.prompt_bytes.get()).unwrap_or(usize::MAX),
-        turns: turn_limits(config),
-        ttl_max: config.limits.max_ttl.get(),
-        default_child_ttl: config.limits.default_child_ttl.get(),
-        children_per_root: config.limits.max_children_total_per_root as usize,
-        spawns_per_minute_per_root: config.limits.spawns_per_minute_per_root as usize,
-    }
-}
-
 fn watched(options: &ServeOptions, config: &Config) -> manifests::Options {
     manifests::Options {
         directories: manifest_directories(options, config),
@@ -465,25 +444,6 @@ fn manifest_directories(options: &ServeOptions, config: &Config) -> Vec<PathBuf>
         Some(directories) => directories.iter().map(PathBuf::from).collect(),
         None => files::default_manifests(),
     }
-}
-
-async fn listen(
-    config: &Config,
-    data_dir: &Path,
-    prefix: String,
-) -> Result<(Vec<rest::Listener>, SocketAddr), Error> {
-    let tcp = TcpListener::bind(config.listen)
-        .await
-        .map_err(system(format!("listen: {} cannot be bound", config.listen)))?;
-    let address = tcp.local_addr().map_err(system("the listener's address"))?;
-    let socket =
-        config.socket.as_ref().map_or_else(|| data_dir.join(files::SOCKET_FILE), PathBuf::from);
-    let unix = files::bind_socket(&socket)
-        .map_err(system(format!("socket: {} cannot be bound", socket.display())))?;
-    let refuses: rest::Refuses =
-        Arc::new(move |pid| runtime::peers::is_inside_a_tree(pid, &prefix));
-    files::write_address(data_dir, address).map_err(system("the address file"))?;
-    Ok((vec![rest::Listener::Tcp(tcp), rest::Listener::Unix(unix, Some(refuses))], address))
 }
 
 /// Kills what daemons before this one left running, before anything else is done.

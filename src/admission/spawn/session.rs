@@ -13,11 +13,12 @@ use super::prompt::{disk_is_full, write_tree};
 use super::within::Grant;
 use crate::admission::decode::{self, decode};
 use crate::admission::slot::Slotted;
-use crate::admission::token::Bearer;
-use crate::admission::{ATTEMPTS_MAX, Admission, FieldValidation, Refusal, expect_room};
+use crate::admission::{
+    ATTEMPTS_MAX, Admission, Bearer, Caller, FieldValidation, Refusal, expect_room,
+};
 use crate::api::session::{SpawnKey, Toolset};
 use crate::api::turn::{Admission as Mode, SourceKind, TurnSource};
-use crate::api::{Code, Session, SessionSpec, hex};
+use crate::api::{Code, Session, SessionSpec, Turn, hex};
 use crate::ports::Inputs;
 use crate::store::Guard;
 use crate::store::records::{Txn, spawn_key};
@@ -122,32 +123,39 @@ impl Admission {
             if let Some(key) = spawn_key(&child) {
                 txn = txn.guard(Guard::Absent(key));
             }
-            txn = txn.create(&child);
-            let is_done = match &mut first {
-                None => self.commit_new(txn, &mut child).await?.is_done(),
-                Some(turn) => {
-                    let txn = txn.create(turn);
-                    match self.commit_with_slot(txn, turn, Some(&caller.session)).await? {
-                        Slotted::Done => {
-                            let version = &turn.metadata.resource_version;
-                            child.metadata.resource_version.clone_from(version);
-                            true
-                        }
-                        Slotted::Overtaken => false,
-                        Slotted::Full => {
-                            let why = "every turn slot that this session may use is taken; wait \
-                                       for a turn to end, or cancel one";
-                            return Err(SpawnRefusal::new(Code::SpawnCapacityExceeded, why).into());
-                        }
-                    }
-                }
-            };
-            if is_done {
+            if self.commit_child(txn, caller, &mut child, first).await? {
                 self.tell_created(&child);
                 return Ok(Spawned { session: child, is_repeat: false, warnings });
             }
         }
         Err(overtaken().into())
+    }
+
+    /// Commits a child and its first turn, if it has one. `false`: somebody else was faster.
+    async fn commit_child(
+        &self,
+        txn: Txn,
+        caller: &Caller,
+        child: &mut Session,
+        first: Option<Turn>,
+    ) -> Result<bool, NotSpawned> {
+        let txn = txn.create(child);
+        let Some(mut turn) = first else {
+            return Ok(self.commit_new(txn, child).await?.is_done());
+        };
+        let txn = txn.create(&turn);
+        match self.commit_with_slot(txn, &mut turn, Some(&caller.session)).await? {
+            Slotted::Done => {
+                child.metadata.resource_version.clone_from(&turn.metadata.resource_version);
+                Ok(true)
+            }
+            Slotted::Overtaken => Ok(false),
+            Slotted::Full => {
+                let why = "every turn slot that this session may use is taken; wait for a turn to \
+                           end, or cancel one";
+                Err(SpawnRefusal::new(Code::SpawnCapacityExceeded, why).into())
+            }
+        }
     }
 
     /// What an earlier request with the same key made.
