@@ -20,6 +20,7 @@ use super::counts::{Counters, Counts};
 use super::event::{Event, Fault};
 use super::machine::{Machine, Sent};
 use super::outbox::{Line, Outbox, Room, WRITE_QUEUE_BYTES_MAX};
+use super::permission::Answer;
 use super::roots::Roots;
 use crate::api::Uid;
 use crate::api::agent::{AdditionalDirectories, McpServer, Permissions};
@@ -41,8 +42,6 @@ const COMMAND_BYTES: usize = 1024;
 pub struct Options {
     /// What the agent may do when it asks.
     pub permissions: Permissions,
-    /// What becomes of requests that would wait for an answer.
-    pub unattended: Unattended,
     /// The session's directories, canonical.
     pub roots: Roots,
     /// Renames option categories.
@@ -57,15 +56,6 @@ impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Options").field("permissions", &self.permissions).finish_non_exhaustive()
     }
-}
-
-/// What becomes of requests for permission that would wait for an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unattended {
-    /// Nobody can answer: they are rejected at once.
-    Reject,
-    /// They stay open until [`Handle::answer`] or a cancel.
-    Hold,
 }
 
 /// Which ACP session to open.
@@ -109,7 +99,7 @@ pub(super) enum Command {
     Set(Setting),
     Prompt { turn: Uid, blocks: Box<RawValue> },
     Cancel,
-    Answer { request: u64, allow: bool },
+    Answer { request: u64, answer: Answer },
     Close,
 }
 
@@ -225,13 +215,14 @@ impl Handle {
         self.send(Command::Cancel, 0)
     }
 
-    /// Answers a request for permission that waits.
+    /// Answers a request for permission that waits; then [`Event::PermissionAsked`] again. One that
+    /// does not wait any more is left alone.
     ///
     /// # Errors
     ///
     /// [`Refused`].
-    pub fn answer(&self, request: u64, allow: bool) -> Result<(), Refused> {
-        self.send(Command::Answer { request, allow }, 0)
+    pub fn answer(&self, request: u64, answer: Answer) -> Result<(), Refused> {
+        self.send(Command::Answer { request, answer }, 0)
     }
 
     /// Closes the session; then [`Event::SessionClosed`]. Only for agents that declare it.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::permission::Verdict;
+use super::permission::{Choice, Verdict};
 use crate::api::Uid;
 use crate::api::session::Capabilities;
 use crate::options::Snapshot;
@@ -293,6 +293,19 @@ update_kinds! {
     CompactionSummaryChunk = "compaction_summary_chunk",
 }
 
+/// What a `usage_update` tells; what was not in it, or made no sense, is absent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Tokens in the context.
+    pub used: Option<u64>,
+    /// Tokens that the context may hold.
+    pub size: Option<u64>,
+    /// What the session has cost so far.
+    pub cost: Option<f64>,
+    /// In what.
+    pub currency: Option<String>,
+}
+
 /// How a prompt ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptEnd {
@@ -349,6 +362,10 @@ pub struct PermissionAsked {
     pub verdict: Verdict,
     /// The option that was picked; `None`: `cancelled`, or (while it waits) nothing yet.
     pub option: Option<String>,
+    /// While it waits: the paths that the tool call is about.
+    pub targets: Vec<String>,
+    /// While it waits: what the agent offers.
+    pub offered: Vec<Choice>,
 }
 
 /// How much of a name from an agent is kept.

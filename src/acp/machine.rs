@@ -167,7 +167,7 @@ impl Machine {
             Command::Set(what) => self.set(what),
             Command::Prompt { turn, blocks } => self.begin(turn, &blocks),
             Command::Cancel => self.cancel(now),
-            Command::Answer { request, allow } => self.answer_open(request, allow),
+            Command::Answer { request, answer } => self.answer_open(request, answer),
             Command::Close => match self.session.clone() {
                 Some(session) => {
                     self.cancel_open_requests();
@@ -373,6 +373,8 @@ impl Machine {
                     count(&self.counters.dropped_updates);
                 }
             }
+        } else if method == "$/cancel_request" {
+            self.withdraw(params);
         } else if !method.starts_with("$/") {
             let method = cut(method, NAME_BYTES_MAX).to_owned();
             self.events.push_back(Event::Traffic { method, refused: None });

@@ -20,9 +20,10 @@ pub mod permission;
 mod requests;
 pub mod roots;
 mod update;
+pub mod usage;
 mod wire;
 
-pub use connection::{Handle, Open, Options, Refused, Scope, Service, Unattended, connect};
+pub use connection::{Handle, Open, Options, Refused, Scope, Service, connect};
 pub use counts::Counts;
 pub use event::Event;
 pub use outbox::WRITE_QUEUE_BYTES_MAX;

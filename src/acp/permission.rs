@@ -24,12 +24,25 @@ pub enum Verdict {
     Reject,
     /// Rejected: the target is outside the session's directories.
     RejectOutside,
-    /// It would wait for an answer.
+    /// It waits for an answer.
     Wait,
-    /// Rejected: it would wait, and nobody can answer.
-    RejectUnattended,
-    /// Cancelled: its turn is being cancelled.
+    /// Rejected: it would wait, and no turn runs that it could belong to.
+    RejectOutOfTurn,
+    /// Allowed, or rejected, by whoever was asked.
+    Answered,
+    /// Cancelled: its turn is being cancelled or is over, or the agent asks no more.
     Cancelled,
+}
+
+/// What becomes of a request that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// `allow_once`, or `cancelled` if the agent offers none.
+    Allow,
+    /// `reject_once`, or `cancelled` if the agent offers none.
+    Reject,
+    /// `cancelled`.
+    Cancel,
 }
 
 /// The policy.
@@ -61,13 +74,21 @@ pub struct Choice {
     /// Its kind; unknown ones are never picked.
     #[serde(default)]
     pub kind: String,
+    /// For people, cut.
+    #[serde(skip)]
+    pub name: String,
 }
 
 /// The options of a request, without those that cannot be understood; `None` if there is no list.
 #[must_use]
 pub fn choices(options: &Value) -> Option<Vec<Choice>> {
     let list = options.as_array()?;
-    let known = list.iter().take(CHOICES_MAX).filter_map(|option| Choice::deserialize(option).ok());
+    let named = |option: &Value| {
+        let mut choice = Choice::deserialize(option).ok()?;
+        choice.name = short(option.get("name").and_then(Value::as_str).unwrap_or_default());
+        Some(choice)
+    };
+    let known = list.iter().take(CHOICES_MAX).filter_map(named);
     Some(known.filter(|choice| choice.id.len() <= ID_BYTES_MAX).collect())
 }
 
@@ -151,6 +172,12 @@ impl ToolCalls {
     pub fn summary(&self, id: &str) -> ToolUpdate {
         let call = self.calls.get(id).cloned().unwrap_or_default();
         ToolUpdate { id: short(id), title: call.title, status: call.status, kind: call.kind }
+    }
+
+    /// The paths that a call is known to be about, as the agent wrote them.
+    #[must_use]
+    pub fn targets(&self, id: &str) -> Vec<String> {
+        self.calls.get(id).map(|call| call.targets.clone()).unwrap_or_default()
     }
 
     /// Whether all targets of a call are inside; a call without targets is.

@@ -8,10 +8,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::codec::ID_BYTES_MAX;
-use super::connection::Unattended;
 use super::event::{Event, NAME_BYTES_MAX, PermissionAsked, cut};
 use super::machine::{Machine, Outgoing, Sent};
-use super::permission::{Choice, Verdict, choices, judge, pick};
+use super::permission::{Answer, Choice, Verdict, choices, judge, pick};
 use super::update::details;
 use super::wire;
 
@@ -22,6 +21,8 @@ const OPEN_REQUESTS_MAX: usize = 64;
 const METHOD_NOT_FOUND: i32 = -32601;
 const INVALID_PARAMS: i32 = -32602;
 const INTERNAL_ERROR: i32 = -32603;
+/// The protocol's own: the asker took its request back.
+const REQUEST_CANCELLED: i32 = -32800;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -85,7 +86,10 @@ impl Machine {
                 return Err((INTERNAL_ERROR, message));
             }
             let request = self.take_number();
-            self.tell(request, &call, verdict, None);
+            let mut asked = self.asked(request, &call, verdict, None);
+            asked.targets = self.tools.targets(&call);
+            asked.offered.clone_from(&offered);
+            self.events.push_back(Event::PermissionAsked(asked));
             self.open_requests.push(OpenRequest { request, id: id.to_owned(), call, offered });
             return Ok(());
         }
@@ -100,9 +104,8 @@ impl Machine {
         let inside = self.tools.is_inside(call, &self.options.roots);
         let kind = self.tools.summary(call).kind;
         match judge(self.options.permissions, kind.as_deref(), inside) {
-            Verdict::Wait if self.options.unattended == Unattended::Reject => {
-                Verdict::RejectUnattended
-            }
+            // There is no turn whose record could say that somebody is waited for.
+            Verdict::Wait if self.turn().is_none() => Verdict::RejectOutOfTurn,
             verdict => verdict,
         }
     }
@@ -110,10 +113,10 @@ impl Machine {
     fn conclude(&mut self, id: &RawValue, call: &str, verdict: Verdict, offered: &[Choice]) {
         let picked = match verdict {
             Verdict::Allow => pick(offered, true),
-            Verdict::Reject | Verdict::RejectOutside | Verdict::RejectUnattended => {
+            Verdict::Reject | Verdict::RejectOutside | Verdict::RejectOutOfTurn => {
                 pick(offered, false)
             }
-            Verdict::Wait | Verdict::Cancelled => None,
+            Verdict::Wait | Verdict::Answered | Verdict::Cancelled => None,
         };
         self.select(id, picked);
         let request = self.take_number();
@@ -126,18 +129,52 @@ impl Machine {
     }
 
     fn tell(&mut self, request: u64, call: &str, verdict: Verdict, option: Option<String>) {
-        let (turn, tool) = (self.turn(), self.tools.summary(call));
-        let asked = PermissionAsked { request, turn, tool, verdict, option };
+        let asked = self.asked(request, call, verdict, option);
         self.events.push_back(Event::PermissionAsked(asked));
     }
 
+    fn asked(
+        &self,
+        request: u64,
+        call: &str,
+        verdict: Verdict,
+        option: Option<String>,
+    ) -> PermissionAsked {
+        let (turn, tool) = (self.turn(), self.tools.summary(call));
+        let (targets, offered) = (Vec::new(), Vec::new());
+        PermissionAsked { request, turn, tool, verdict, option, targets, offered }
+    }
+
     /// Answers a request that waits; one that does not any more is left alone.
-    pub(super) fn answer_open(&mut self, request: u64, allow: bool) {
+    pub(super) fn answer_open(&mut self, request: u64, answer: Answer) {
         let Some(at) = self.open_requests.iter().position(|open| open.request == request) else {
             return;
         };
         let open = self.open_requests.remove(at);
-        self.select(&open.id, pick(&open.offered, allow));
+        let (verdict, picked) = match answer {
+            Answer::Allow => (Verdict::Answered, pick(&open.offered, true)),
+            Answer::Reject => (Verdict::Answered, pick(&open.offered, false)),
+            Answer::Cancel => (Verdict::Cancelled, None),
+        };
+        self.select(&open.id, picked);
+        self.tell(request, &open.call, verdict, picked.map(str::to_owned));
+    }
+
+    /// The agent takes a request back (`$/cancel_request`); it gets the error that says so.
+    pub(super) fn withdraw(&mut self, params: Option<&RawValue>) {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Params<'a> {
+            #[serde(borrow)]
+            request_id: &'a RawValue,
+        }
+        let params = params.and_then(|params| serde_json::from_str::<Params>(params.get()).ok());
+        let Some(Params { request_id }) = params else { return };
+        let is_meant = |open: &OpenRequest| open.id.get() == request_id.get();
+        let Some(at) = self.open_requests.iter().position(is_meant) else { return };
+        let open = self.open_requests.remove(at);
+        self.reply(&open.id, Err((REQUEST_CANCELLED, "the request was taken back")));
+        self.tell(open.request, &open.call, Verdict::Cancelled, None);
     }
 
     /// Answers every request that waits with `cancelled`.

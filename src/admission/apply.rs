@@ -53,7 +53,7 @@ impl Admission {
                 Box::pin(self.apply_object::<SessionSpec>(body, options, writer)).await
             }
             Kind::Turn => Box::pin(self.apply_object::<TurnSpec>(body, options, writer)).await,
-            Kind::Event => Err(Refusal::MethodNotAllowed { kind }),
+            Kind::PermissionRequest | Kind::Event => Err(Refusal::MethodNotAllowed { kind }),
         }
     }
 

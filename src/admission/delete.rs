@@ -10,7 +10,7 @@ use crate::api::{
     AgentSpec, DEFAULT_NAMESPACE, DELETION_PROPAGATION, FieldError, FieldPath, Kind, Name,
     Namespace, NamespaceSpec, Object, Session, SessionSpec, Turn, TurnSpec, Uid, WorkspaceSpec,
 };
-use crate::store::records::{Page, Txn};
+use crate::store::records::{Page, Txn, removals};
 use crate::store::{COMMIT_OPS_MAX, keys};
 
 /// In which order a session and what it owns go.
@@ -74,7 +74,7 @@ impl Admission {
             Kind::Session => self.delete_object::<SessionSpec>(namespace, name, options).await,
             Kind::Turn => self.delete_object::<TurnSpec>(namespace, name, options).await,
             Kind::Namespace => Box::pin(self.delete_namespace(name, options)).await,
-            Kind::Event => Err(Refusal::MethodNotAllowed { kind }),
+            Kind::PermissionRequest | Kind::Event => Err(Refusal::MethodNotAllowed { kind }),
         }
     }
 
@@ -111,8 +111,21 @@ impl Admission {
         Err(Refusal::modified(S::KIND, name))
     }
 
-    /// Removes a record; false if it was changed since.
+    /// Removes a record, and before it the requests for permission that are its; false if one of
+    /// them was changed since.
     async fn commit_removal<S: Admissible>(&self, old: &Object<S>) -> Result<bool, Refusal> {
+        let requests = if S::KIND == Kind::Turn {
+            self.records.requests_of(&old.metadata.uid).await?
+        } else {
+            Vec::new()
+        };
+        for txn in removals(&requests) {
+            match txn.commit(&**self.records.store()).await {
+                Ok(_) => {}
+                Err(error) if error.is_conflict() => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
         match Txn::new().remove(old).commit(&**self.records.store()).await {
             Ok(_) => Ok(true),
             Err(error) if error.is_conflict() => Ok(false),

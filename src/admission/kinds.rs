@@ -2,8 +2,10 @@
 
 use crate::api::session::DesiredState;
 use crate::api::turn::TurnDesiredState;
+use crate::api::validate::permission::why_not_decided;
 use crate::api::{
-    AgentSpec, Name, NamespaceSpec, SessionSpec, Spec, TurnSpec, Uid, WorkspaceSpec, naming,
+    AgentSpec, Name, NamespaceSpec, Object, PermissionRequestSpec, SessionSpec, Spec, TurnSpec,
+    Uid, WorkspaceSpec, naming,
 };
 
 /// A kind that users write.
@@ -35,6 +37,11 @@ pub(super) trait Admissible: Spec {
         None
     }
 
+    /// Why the object, as it stands by now, cannot be changed so; the writer may have seen another.
+    fn why_too_late(_old: &Object<Self>, _new: &Self) -> Option<String> {
+        None
+    }
+
     /// Whether an object with this status will never do anything again.
     fn has_ended(_status: &Self::Status) -> bool {
         false
@@ -44,6 +51,12 @@ pub(super) trait Admissible: Spec {
 impl Admissible for AgentSpec {}
 impl Admissible for WorkspaceSpec {}
 impl Admissible for NamespaceSpec {}
+
+impl Admissible for PermissionRequestSpec {
+    fn why_too_late(old: &Object<Self>, new: &Self) -> Option<String> {
+        why_not_decided(old, new)
+    }
+}
 
 impl Admissible for SessionSpec {
     fn name_from(&self, uid: &Uid) -> Option<Name> {

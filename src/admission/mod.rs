@@ -32,7 +32,7 @@ use serde_json::Value;
 
 use crate::api::{
     AgentSpec, DEFAULT_NAMESPACE, FieldErrors, Kind, Name, Namespace, NamespaceSpec, Object,
-    PROCESS_FINALIZER, SessionSpec, TurnSpec, WorkspaceSpec, naming,
+    PROCESS_FINALIZER, PermissionRequestSpec, SessionSpec, TurnSpec, WorkspaceSpec, naming,
 };
 use crate::clock::SharedClock;
 use crate::plan::capacity;
@@ -241,7 +241,7 @@ impl Admission {
                 let incoming = self.incoming::<TurnSpec>(body, options, writer)?;
                 Box::pin(self.create_turn(incoming, options)).await
             }
-            Kind::Event => Err(Refusal::MethodNotAllowed { kind }),
+            Kind::PermissionRequest | Kind::Event => Err(Refusal::MethodNotAllowed { kind }),
         }
     }
 
@@ -303,6 +303,9 @@ impl Admission {
             Kind::Namespace => self.change_object::<NamespaceSpec>(&target, change).await,
             Kind::Session => Box::pin(self.change_object::<SessionSpec>(&target, change)).await,
             Kind::Turn => Box::pin(self.change_object::<TurnSpec>(&target, change)).await,
+            Kind::PermissionRequest => {
+                Box::pin(self.change_object::<PermissionRequestSpec>(&target, change)).await
+            }
             Kind::Event => Err(Refusal::MethodNotAllowed { kind }),
         }
     }

@@ -121,7 +121,7 @@ pub enum Refusal {
 fn resource(kind: Kind) -> String {
     match kind {
         Kind::Event | Kind::Namespace => kind.plural().to_owned(),
-        Kind::Agent | Kind::Workspace | Kind::Session | Kind::Turn => {
+        Kind::Agent | Kind::Workspace | Kind::Session | Kind::Turn | Kind::PermissionRequest => {
             format!("{}.{GROUP}", kind.plural())
         }
     }
@@ -138,7 +138,9 @@ fn qualified(kind: Kind) -> String {
 fn group(kind: Kind) -> &'static str {
     match kind {
         Kind::Event | Kind::Namespace => "",
-        Kind::Agent | Kind::Workspace | Kind::Session | Kind::Turn => GROUP,
+        Kind::Agent | Kind::Workspace | Kind::Session | Kind::Turn | Kind::PermissionRequest => {
+            GROUP
+        }
     }
 }
 

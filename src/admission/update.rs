@@ -148,6 +148,9 @@ impl Admission {
         options: &WriteOptions,
         writer: &Writer,
     ) -> Result<Object<S>, Refusal> {
+        if let Some(why) = S::why_too_late(old, &written.spec) {
+            return Err(Refusal::Conflict { kind: S::KIND, name: old.metadata.name.clone(), why });
+        }
         let mut errors = FieldErrors::default();
         let mut new = Object {
             metadata: metadata::updated(

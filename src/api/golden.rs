@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use super::namespace::NamespaceSpec;
 use super::{
-    AgentSpec, Event, Kind, Object, ReconcileReport, SessionSpec, TurnSpec, WorkspaceSpec, schema,
+    AgentSpec, Event, Kind, Object, PermissionRequestSpec, ReconcileReport, SessionSpec, TurnSpec,
+    WorkspaceSpec, schema,
 };
 
 fn read(name: &str) -> Value {
@@ -48,6 +49,7 @@ fn every_stored_format_is_read_and_written_as_it_was() {
     check::<Object<WorkspaceSpec>>("workspace");
     check::<Object<SessionSpec>>("session");
     check::<Object<TurnSpec>>("turn");
+    check::<Object<PermissionRequestSpec>>("permissionrequest");
     check::<Object<NamespaceSpec>>("namespace");
     check::<Event>("event");
     check::<ReconcileReport>("report");

@@ -13,6 +13,8 @@ pub enum Kind {
     Session,
     /// One prompt turn of a session.
     Turn,
+    /// An agent waits for a decision.
+    PermissionRequest,
     /// What happened to an object (core/v1).
     Event,
     /// The isolation boundary (core/v1).
@@ -22,8 +24,15 @@ pub enum Kind {
 impl Kind {
     /// Every kind, in the order in which documents of one file are applied: what is referred to
     /// comes first.
-    pub const ALL: [Self; 6] =
-        [Self::Namespace, Self::Agent, Self::Workspace, Self::Session, Self::Turn, Self::Event];
+    pub const ALL: [Self; 7] = [
+        Self::Namespace,
+        Self::Agent,
+        Self::Workspace,
+        Self::Session,
+        Self::Turn,
+        Self::PermissionRequest,
+        Self::Event,
+    ];
 
     /// `Session`.
     #[must_use]
@@ -33,6 +42,7 @@ impl Kind {
             Self::Workspace => "Workspace",
             Self::Session => "Session",
             Self::Turn => "Turn",
+            Self::PermissionRequest => "PermissionRequest",
             Self::Event => "Event",
             Self::Namespace => "Namespace",
         }
@@ -46,6 +56,7 @@ impl Kind {
             Self::Workspace => "workspaces",
             Self::Session => "sessions",
             Self::Turn => "turns",
+            Self::PermissionRequest => "permissionrequests",
             Self::Event => "events",
             Self::Namespace => "namespaces",
         }
@@ -59,6 +70,7 @@ impl Kind {
             Self::Workspace => "workspace",
             Self::Session => "session",
             Self::Turn => "turn",
+            Self::PermissionRequest => "permissionrequest",
             Self::Event => "event",
             Self::Namespace => "namespace",
         }
@@ -72,6 +84,7 @@ impl Kind {
             Self::Workspace => &["ws"],
             Self::Session => &["se"],
             Self::Turn => &["tu"],
+            Self::PermissionRequest => &["pr"],
             Self::Event => &["ev"],
             Self::Namespace => &["ns"],
         }
@@ -81,7 +94,11 @@ impl Kind {
     #[must_use]
     pub const fn is_namespaced(self) -> bool {
         match self {
-            Self::Workspace | Self::Session | Self::Turn | Self::Event => true,
+            Self::Workspace
+            | Self::Session
+            | Self::Turn
+            | Self::PermissionRequest
+            | Self::Event => true,
             Self::Agent | Self::Namespace => false,
         }
     }
@@ -91,7 +108,11 @@ impl Kind {
     pub const fn api_version(self) -> &'static str {
         match self {
             Self::Event | Self::Namespace => "v1",
-            Self::Agent | Self::Workspace | Self::Session | Self::Turn => super::API_VERSION,
+            Self::Agent
+            | Self::Workspace
+            | Self::Session
+            | Self::Turn
+            | Self::PermissionRequest => super::API_VERSION,
         }
     }
 

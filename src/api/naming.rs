@@ -11,6 +11,8 @@ const AGENT_CHARS_MAX: usize = 40;
 const UID_DIGITS: usize = 12;
 /// Characters of the session's name in a turn's: leaves 12 digits of the 63 of a DNS label.
 const SESSION_CHARS_MAX: usize = 50;
+/// Characters of a long turn's name in a request's: leaves 12 digits of its uid and 12 of a number.
+const TURN_CHARS_MAX: usize = 36;
 
 /// `<agent, 40>-<12 hex of the uid>`; `session-<12 hex>` if the agent's name makes no DNS label.
 #[must_use]
@@ -24,6 +26,16 @@ pub fn session_name(agent: &str, uid: &Uid) -> Name {
 #[must_use]
 pub fn turn_name(session: &Name, number: u64) -> Name {
     Name::new(format!("{}-{number}", stem(session.as_str(), SESSION_CHARS_MAX)))
+}
+
+/// `<turn>-p<n>`, `n` the number of the request in its process; a turn's name that leaves no room for
+/// that is cut to 36 characters and told apart by 12 hex of the turn's uid.
+#[must_use]
+pub fn permission_name(turn: &Name, uid: &Uid, number: u64) -> Name {
+    if turn.as_str().len() <= SESSION_CHARS_MAX {
+        return Name::new(format!("{turn}-p{number}"));
+    }
+    Name::new(format!("{}-{}-p{number}", stem(turn.as_str(), TURN_CHARS_MAX), uid_tail(uid)))
 }
 
 /// `<prefix><12 hex of the uid>` for `metadata.generateName`, the prefix cut so that it stays a
@@ -80,6 +92,15 @@ mod tests {
     fn a_cut_that_ends_in_a_hyphen_does_not_double_it() {
         let session = Name::from(format!("{}-x", "c".repeat(49)));
         assert_eq!(turn_name(&session, 1).as_str(), format!("{}-1", "c".repeat(49)));
+    }
+
+    #[test]
+    fn a_request_is_named_after_its_turn_and_its_number() {
+        let name = |turn: &str, number| permission_name(&Name::from(turn), &uid(), number);
+        assert_eq!(name("review-1", 2).as_str(), "review-1-p2");
+        let long = name(&"d".repeat(63), 999_999_999_999);
+        assert_eq!(long.as_str(), format!("{}-0123456789ab-p999999999999", "d".repeat(36)));
+        assert_eq!(long.as_str().len(), LABEL_CHARS_MAX);
     }
 
     #[test]

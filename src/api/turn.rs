@@ -218,6 +218,9 @@ pub struct TurnStatus {
     /// The last three activities.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recent_activity: Vec<Activity>,
+    /// What it waits for somebody to decide: the oldest such request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<WaitingFor>,
     /// Tool calls and messages begun.
     pub steps: u32,
     /// As the agent reports it.
@@ -341,6 +344,19 @@ pub struct Activity {
     /// A tool call's title, cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+}
+
+/// A request for permission that a turn waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(inline)]
+pub struct WaitingFor {
+    /// The name of the `PermissionRequest`.
+    pub permission: Name,
+    /// What the agent wants to do: the tool call's title, else its kind, in the agent's own words.
+    pub tool: String,
+    /// Since when.
+    pub since: Time,
 }
 
 impl Spec for TurnSpec {

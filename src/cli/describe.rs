@@ -39,6 +39,9 @@ impl Describe {
         let client = context.client()?;
         let object = client.get(&item(resource, &context.namespace, &name)).await?;
         write_record(&object, context.out)?;
+        if resource == Resource::Records(Kind::Session) {
+            requests(&client, &object, context).await?;
+        }
         if !resource.is_core() {
             reports(&client, &object, context).await?;
         }
@@ -109,6 +112,22 @@ fn write_conditions(conditions: Option<&Value>, out: &mut dyn Write) -> Result<(
     let table = json!({"columnDefinitions": names, "rows": indented});
     TablePrinter::default().print(&table, out)?;
     Ok(())
+}
+
+/// What the session's agent waits for somebody to decide; nothing is said if it waits for nothing.
+async fn requests(
+    client: &Client,
+    session: &Value,
+    context: &mut Context<'_>,
+) -> Result<(), Failure> {
+    let resource = Resource::Records(Kind::PermissionRequest);
+    let selector = format!("status.phase=Pending,spec.session={}", text(session, "/metadata/name"));
+    let path = collection(resource, Some(text(session, "/metadata/namespace")));
+    let table = client.table(&with_query(&path, &[("fieldSelector", &selector)])).await?;
+    if table["rows"].as_array().is_none_or(Vec::is_empty) {
+        return Ok(());
+    }
+    print_section("Asks (spawnlet approve NAME, or deny NAME)", &table, context.out)
 }
 
 async fn reports(

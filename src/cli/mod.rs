@@ -13,12 +13,14 @@ mod completion;
 mod config;
 mod connect;
 mod crds;
+mod decide;
 mod delete;
 pub mod demo;
 mod demo_agent;
 mod describe;
 mod doctor;
 mod events;
+mod extend;
 mod failure;
 mod files;
 mod get;
@@ -51,6 +53,8 @@ use connect::Connection;
 pub use demo::DemoOptions;
 use failure::Failure;
 pub use serve::ServeOptions;
+
+use crate::api::permission::Decision;
 
 /// What every page of help says about exit codes.
 const EXIT_CODES: &str = "\
@@ -111,6 +115,12 @@ enum Verb {
     Cancel(cancel::Cancel),
     /// Stop a session for good; its record and transcript stay.
     Stop(stop::Stop),
+    /// Allow what agents ask, this once.
+    Approve(decide::Decide),
+    /// Reject what agents ask.
+    Deny(decide::Decide),
+    /// Let a session live longer: adds to its ttl.
+    Extend(extend::Extend),
     /// Give a session a prompt and show the answer.
     Prompt(prompt::Prompt),
     /// Make a child of one's own session, as an agent does.
@@ -231,6 +241,9 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
         Verb::Delete(verb) => verb.run(context).await.map(done),
         Verb::Cancel(verb) => verb.run(context).await.map(done),
         Verb::Stop(verb) => verb.run(context).await.map(done),
+        Verb::Approve(verb) => verb.run(Decision::Allow, context).await.map(done),
+        Verb::Deny(verb) => verb.run(Decision::Deny, context).await.map(done),
+        Verb::Extend(verb) => verb.run(context).await.map(done),
         Verb::Prompt(verb) => verb.run(context).await,
         Verb::Spawn(verb) => verb.run(context).await.map(done),
         Verb::Logs(verb) => verb.run(context).await.map(done),

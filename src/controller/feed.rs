@@ -6,11 +6,14 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::report::Trigger;
-use crate::api::{Kind, Name, Namespace, Session, SessionSpec, TurnSpec, Uid};
+use crate::api::{
+    Kind, Name, Namespace, PermissionRequestSpec, Session, SessionSpec, TurnSpec, Uid,
+};
 use crate::plan::holds_slot;
 use crate::store::records::{self, decode};
 use crate::store::{Change, Key, Rev, Watch, keys};
 
+use super::requests::asked_by;
 use super::{Controller, ObjectKey, RESYNC_EVERY, lock};
 
 /// Pause before a lost watch is begun anew.
@@ -20,7 +23,7 @@ const DEADLINES_PAGE: usize = 256;
 
 /// Follows everything that a session's world is made of, until told to stop.
 pub(super) async fn follow(controller: Arc<Controller>, from: Rev, stop: CancellationToken) {
-    let kinds = [Kind::Session, Kind::Turn, Kind::Agent, Kind::Workspace];
+    let kinds = [Kind::Session, Kind::Turn, Kind::PermissionRequest, Kind::Agent, Kind::Workspace];
     let follows = kinds.map(|kind| follow_kind(&controller, kind, from));
     tokio::select! {
         _ = futures::future::join_all(follows) => {}
@@ -123,6 +126,12 @@ impl Controller {
                 }
                 Err(error) => tracing::error!(%key, %error, "a turn cannot be read"),
             },
+            Kind::PermissionRequest => {
+                match decode::<PermissionRequestSpec>(key, value, Rev::default()) {
+                    Ok(request) => self.queue.add(asked_by(&request), Trigger::Watch),
+                    Err(error) => tracing::error!(%key, %error, "a request cannot be read"),
+                }
+            }
             Kind::Agent | Kind::Workspace => {
                 let Some(object) = object_key(key) else { return };
                 if kind == Kind::Agent {
@@ -173,11 +182,15 @@ impl Controller {
         // First the revision, then the list: what changes in between comes twice, never not at all.
         let rev = self.records.store().head().await?;
         let awake = self.records.pointed_at(keys::AWAKE).await?;
+        let mut awake: Vec<_> = awake.iter().filter_map(object_key).collect();
+        awake.extend(self.asking_sessions().await?);
         if awake.is_empty() {
             self.booted.send_replace(true);
         }
-        lock(&self.booting).extend(awake.iter().filter_map(object_key));
-        self.add_all(&awake, Trigger::Boot);
+        lock(&self.booting).extend(awake.iter().cloned());
+        for key in awake {
+            self.queue.add(key, Trigger::Boot);
+        }
         self.free_what_nobody_holds().await?;
         self.schedule_deadlines().await?;
         Ok(rev)

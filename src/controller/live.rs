@@ -5,7 +5,9 @@
 //! across an await.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -28,6 +30,9 @@ pub(super) struct Entry {
     pub(super) agent: Agent,
     /// What the planner sees.
     view: Mutex<Live>,
+    /// How long a response is held open for late chunks, in milliseconds; its agent's record may
+    /// change while the process runs.
+    late_grace_ms: AtomicU64,
     /// The protocol side.
     pub(super) acp: Handle,
     /// The process side.
@@ -50,9 +55,11 @@ impl Entry {
         stderr: Ring,
         token: Option<SecretToken>,
     ) -> Self {
+        let late_grace_ms = AtomicU64::new(0);
         Self {
             key,
             agent,
+            late_grace_ms,
             view: Mutex::new(view),
             acp,
             control,
@@ -60,6 +67,17 @@ impl Entry {
             token,
             activity: Mutex::new(LiveActivity::default()),
         }
+    }
+
+    /// How long a response is held open for late chunks.
+    pub(super) fn late_grace(&self) -> Duration {
+        Duration::from_millis(self.late_grace_ms.load(Ordering::SeqCst))
+    }
+
+    /// Takes over how long its agent's record says.
+    pub(super) fn set_late_grace(&self, grace: Duration) {
+        let ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        self.late_grace_ms.store(ms, Ordering::SeqCst);
     }
 
     /// The view, to read or to write.

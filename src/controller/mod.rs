@@ -11,6 +11,8 @@
 mod act;
 mod agents;
 mod feed;
+mod idle;
+mod jumps;
 mod live;
 mod observe;
 mod output;
@@ -19,12 +21,13 @@ pub mod prompts;
 mod pump;
 pub mod queue;
 mod report;
+mod requests;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -85,8 +88,12 @@ pub struct Options {
     pub boot_id: String,
     /// Whether the daemon before this one stopped in order.
     pub stopped_cleanly: bool,
+    /// How long a request for permission waits for somebody to decide.
+    pub permission_timeout: Duration,
     /// Bounds on turns at the same time.
     pub limits: Limits,
+    /// Idle processes that the children of one session may keep.
+    pub idle_processes_per_parent_max: usize,
     /// How long reports and events are kept.
     pub retention: Retention,
     /// Where agents that delegate find the daemon.
@@ -138,6 +145,10 @@ pub struct Controller {
     taken: Mutex<HashSet<Uid>>,
     /// Turns that held a slot when the loop was built: by a daemon before this one.
     held_before: HashSet<Uid>,
+    /// Sessions whose process is idle.
+    idle: idle::Idle,
+    /// How far the wall clock stood from the steady one at the last pass, in milliseconds.
+    wall_skew_ms: AtomicI64,
     /// The pumps of all processes.
     pumps: Mutex<JoinSet<()>>,
     reporter: Reporter,
@@ -213,6 +224,7 @@ impl Controller {
             Arc::clone(&parts.launcher),
             Arc::clone(&parts.clock),
         ));
+        let wall_skew_ms = AtomicI64::new(parts.clock.wall_skew_ms());
         let controller = Arc::new(Self {
             options,
             records: parts.records,
@@ -227,6 +239,8 @@ impl Controller {
             line: Mutex::default(),
             taken: Mutex::new(HashSet::new()),
             held_before,
+            idle: idle::Idle::default(),
+            wall_skew_ms,
             pumps: Mutex::new(JoinSet::new()),
             reporter,
             agents,
@@ -296,6 +310,7 @@ impl Controller {
             }
             Err(error) => return Err(format!("the world could not be read: {error}")),
         };
+        self.watch_wall_clock(&world.session, started.time);
         let decided = plan(&world, started);
         let (steps, failure, is_stale) = self.carry_out(key, &world, &decided).await;
         for name in &decided.wakes {

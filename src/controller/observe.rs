@@ -8,12 +8,13 @@ use crate::api::turn::{Admission, Delivery, TurnPhase};
 use crate::api::workspace::WorkspaceSpec;
 use crate::api::{Agent, Name, Namespace, Session, SessionSpec, Turn, Uid};
 use crate::plan::world::{
-    Call, Children, Daemon, Finding, Live, Missing, OpenTurn, Owner, Process, Stage,
+    Call, Children, Crowd, Daemon, Finding, Live, Missing, OpenTurn, Owner, Process, Stage,
 };
 use crate::plan::{World, must_tell_children, next_turn};
 use crate::store::records;
 use crate::store::{BlobId, Stream};
 
+use super::idle::Resident;
 use super::{Controller, ObjectKey, lock, output};
 
 /// How much of standard error goes into a message.
@@ -36,6 +37,7 @@ impl Controller {
             live.stderr_tail = entry.stderr.last_lines(STDERR_TAIL_LINES, STDERR_TAIL_BYTES);
         }
         let records = self.records.open_turns(&uid).await?;
+        let (requests, spent_requests) = self.requests(&session, &process, &records).await?;
         let mut turns = Vec::with_capacity(records.len());
         // The turn that is given to the agent next: the one that starts, or else is taken.
         let next = records
@@ -57,14 +59,9 @@ impl Controller {
         let children = self.children(&session).await?;
         let owner = self.owner(&session).await?;
         let needs_start = !is_ready(&process);
-        let mut agent = self.find_agent(&session, needs_start).await?;
-        if let (Finding::Missing(_), Some(entry)) = (&agent, self.registry.entry(&uid))
-            && !needs_start
-        {
-            // An agent that was deleted while it is in use: only new processes miss it.
-            agent = Finding::Found(Box::new(entry.agent.clone()));
-        }
+        let agent = self.agent_of(&session, needs_start).await?;
         let scope = self.find_scope(&session, needs_start && !turns.is_empty()).await?;
+        let crowd = self.crowd(&session, &process, turns.is_empty());
         let parent = session.status.lineage.parent.as_ref();
         let has_free_slot = {
             let mut slots = self.slots.lock().await;
@@ -75,6 +72,8 @@ impl Controller {
         };
         Ok(Some(World {
             turns,
+            requests,
+            spent_requests,
             below,
             children,
             owner,
@@ -82,14 +81,55 @@ impl Controller {
             scope,
             process,
             has_free_slot,
+            crowd,
             daemon: Daemon {
                 store_id: self.options.store_id.clone(),
                 boot_id: self.options.boot_id.clone(),
                 is_stopping: self.is_stopping(),
+                woken_late_at: self.queue.woken_late_at(),
                 stopped_cleanly: self.options.stopped_cleanly,
+                permission_timeout: self.options.permission_timeout,
             },
             session,
         }))
+    }
+
+    /// Takes down whether the session's process is idle, and tells which ones of its siblings' are
+    /// too many.
+    fn crowd(&self, session: &Session, process: &Process, has_no_turn: bool) -> Crowd {
+        let status = &session.status;
+        let Some(parent) = &status.lineage.parent else { return Crowd::default() };
+        let is_resident = match process {
+            Process::Live(live) => live.stage == Stage::Running && live.stop.is_none(),
+            Process::Absent | Process::NotStarted { .. } | Process::Unproven => false,
+        };
+        let is_idle = is_resident && has_no_turn && !must_tell_children(session);
+        let resident = status.idle_since.filter(|_| is_idle).map(|since| Resident {
+            name: session.metadata.name.clone(),
+            since,
+            can_go_on: status.capabilities.as_ref().is_some_and(|found| found.resume || found.load),
+        });
+        let max = self.options.idle_processes_per_parent_max;
+        self.idle.note(parent, &session.metadata.uid, resident, max)
+    }
+
+    /// The agent of a session, as a new process or the one that runs goes by it.
+    async fn agent_of(
+        &self,
+        session: &Session,
+        needs_start: bool,
+    ) -> Result<Finding<Agent>, records::Error> {
+        let found = self.find_agent(session, needs_start).await?;
+        let Some(entry) = self.registry.entry(&session.metadata.uid) else { return Ok(found) };
+        Ok(match found {
+            // An agent that was deleted while it is in use: only new processes miss it.
+            Finding::Missing(_) if !needs_start => Finding::Found(Box::new(entry.agent.clone())),
+            Finding::Found(agent) => {
+                entry.set_late_grace(agent.spec.late_update_grace.get());
+                Finding::Found(agent)
+            }
+            Finding::Missing(_) | Finding::Unknown => found,
+        })
     }
 
     /// The children of a session that ends: how many, and who must still take note of it.

@@ -74,9 +74,10 @@ impl Output {
 
     /// Takes an update of the turn in: one line of the transcript, and what of it belongs to the
     /// response (the assistant's text, and a heading for each tool call; reasoning is left out).
-    pub(super) fn take(&mut self, update: &Update, at: Time) {
+    /// `is_held`: the response is held open for what comes late, which belongs to it then.
+    pub(super) fn take(&mut self, update: &Update, at: Time, is_held: bool) {
         self.line(at, "update", update.raw.get(), update.late);
-        if update.late {
+        if update.late && !is_held {
             return;
         }
         match &update.kind {

@@ -4,7 +4,9 @@
 //! It decides nothing. What matters to a decision pokes the session's key; what is only traffic
 //! does not, so that ten thousand updates make no pass.
 
-use std::collections::{HashSet, VecDeque};
+mod permission;
+
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +18,11 @@ use crate::api::report::Trigger;
 use crate::api::turn::Activity;
 use crate::api::{TurnSpec, Uid};
 use crate::clock::{Mono, SharedClock};
+use crate::plan::budget;
+use crate::plan::usage::Report;
 use crate::plan::world::{
-    Call, CallFailure, CallFailureKind, Fault, Initialized, Opened, Prompt, PromptEnd, Stage,
-    StopReason,
+    Call, CallFailure, CallFailureKind, Fault, Initialized, OpenAs, Opened, Prompt, PromptEnd,
+    Stage, StopReason,
 };
 use crate::store::SharedBlobs;
 use crate::store::records::{self, Records};
@@ -54,6 +58,13 @@ pub(super) struct Pump {
     pub(super) state: State,
 }
 
+/// An answer that is held open for what its agent still sends (`lateUpdateGrace`).
+struct Held {
+    turn: Uid,
+    end: PromptEnd,
+    until: Mono,
+}
+
 /// What the pump remembers between two events.
 #[derive(Default)]
 pub(super) struct State {
@@ -61,13 +72,18 @@ pub(super) struct State {
     /// Since when the oldest of what is gathered waits.
     pending_since: Option<Mono>,
     is_cancel_written: bool,
-    open_tools: HashSet<String>,
+    /// Tool calls that are in progress, and when each was last told of.
+    open_tools: HashMap<String, Mono>,
     exit: Option<String>,
     is_tree_empty: bool,
     is_eof: bool,
     process_is_over: bool,
     /// The turn of `output` was answered: what still comes is late.
     is_turn_over: bool,
+    /// The turn's answer, while it waits for late chunks.
+    held: Option<Held>,
+    /// A report of usage that came after the turn's answer was told of.
+    is_late_usage_told: bool,
     /// The turn whose output could not be stored: it was given up, and nothing more of it is kept.
     given_up: Option<Uid>,
 }
@@ -77,6 +93,7 @@ impl Pump {
     pub(super) async fn run(mut self) {
         while !self.is_over() {
             let (has_pending, left) = self.until_flush();
+            let (is_held, held_left) = self.until_release();
             // Both receivers lose nothing when the other branch wins; the flush follows outside.
             tokio::select! {
                 biased;
@@ -88,6 +105,10 @@ impl Pump {
                     None => self.at_eof(),
                 },
                 () = tokio::time::sleep(left), if has_pending => self.flush().await,
+                () = tokio::time::sleep(held_left), if is_held => self.release().await,
+            }
+            if self.state.is_eof || self.state.process_is_over {
+                self.release().await;
             }
             let is_full =
                 self.state.output.as_ref().is_some_and(|out| out.pending_bytes() >= FLUSH_BYTES);
@@ -121,6 +142,21 @@ impl Pump {
         let now = self.clock.now().mono;
         let since = *self.state.pending_since.get_or_insert(now);
         (true, FLUSH_AFTER.saturating_sub(now.since(since)))
+    }
+
+    /// Whether an answer is held open for late chunks, and for how long still.
+    fn until_release(&self) -> (bool, Duration) {
+        match &self.state.held {
+            Some(held) => (true, held.until.since(self.clock.now().mono)),
+            None => (false, Duration::ZERO),
+        }
+    }
+
+    /// An answer that was held open counts now.
+    async fn release(&mut self) {
+        if let Some(held) = self.state.held.take() {
+            self.end_turn(&held.turn, held.end).await;
+        }
     }
 
     fn poke(&self) {
@@ -183,16 +219,7 @@ impl Pump {
             }
             Event::CancelWritten { .. } => self.state.is_cancel_written = true,
             Event::PromptEnded { turn, outcome } => self.on_prompt_ended(&turn, outcome).await,
-            Event::PermissionAsked(asked) => {
-                if let Some(output) = &mut self.state.output {
-                    let shown = serde_json::json!({
-                        "tool": asked.tool.title,
-                        "option": asked.option,
-                    });
-                    output.line(now.time, "permission", &shown.to_string(), false);
-                }
-                self.note_activity("permission", asked.tool.title.as_deref());
-            }
+            Event::PermissionAsked(asked) => self.on_permission(asked, now.time),
             Event::Noise { count, .. } => {
                 let mut view = self.entry.view();
                 let is_first = view.noise_lines == 0;
@@ -281,6 +308,7 @@ impl Pump {
             self.state.is_cancel_written = false;
             self.state.open_tools.clear();
             self.state.is_turn_over = false;
+            self.state.is_late_usage_told = false;
             self.state.given_up = None;
             self.state.output = None;
         }
@@ -300,37 +328,84 @@ impl Pump {
         if update.replay {
             return;
         }
-        self.note_tools(update);
+        self.note_tools(update, now.mono);
+        self.note_usage(update);
         if is_progress(&update.kind) {
+            self.entry.view().last_progress = now.mono;
             self.entry.activity().last_progress_at = Some(now.time);
             let title = update.tool.as_ref().and_then(|tool| tool.title.as_deref());
             self.note_activity(activity_name(&update.kind), title);
         }
         if let Some(turn) = &update.turn {
             let Some(output) = self.begin(turn) else { return };
-            output.take(update, now.time);
+            output.take(update, now.time, false);
             let steps = output.steps;
             self.with_prompt(turn, |prompt| prompt.steps = steps);
+            self.note_excess(turn, now.mono);
         } else if update.late {
-            if is_progress(&update.kind) {
+            let is_held = self.state.held.is_some();
+            if is_progress(&update.kind) && !is_held {
                 self.entry.view().is_active_after_turn = true;
             }
             // What comes after a turn's end goes to its transcript, marked.
             if let Some(output) = &mut self.state.output {
-                output.take(update, now.time);
+                output.take(update, now.time, is_held);
             }
         }
     }
 
-    fn note_tools(&mut self, update: &Update) {
+    fn note_tools(&mut self, update: &Update, now: Mono) {
         let Some(tool) = &update.tool else { return };
+        let open = &mut self.state.open_tools;
         let is_over = matches!(tool.status.as_deref(), Some("completed" | "failed"));
         if is_over {
-            self.state.open_tools.remove(&tool.id);
-        } else if self.state.open_tools.len() < TOOL_CALLS_MAX {
-            self.state.open_tools.insert(tool.id.clone());
+            open.remove(&tool.id);
+        } else if open.len() < TOOL_CALLS_MAX || open.contains_key(&tool.id) {
+            open.insert(tool.id.clone(), now);
         }
-        self.entry.view().is_tool_running = !self.state.open_tools.is_empty();
+        self.entry.view().tool_heard = open.values().max().copied();
+    }
+
+    /// Takes a report of tokens and cost in.
+    fn note_usage(&mut self, update: &Update) {
+        if update.kind != UpdateKind::UsageUpdate {
+            return;
+        }
+        let Some(told) = crate::acp::usage::read(&update.raw) else { return };
+        let report =
+            Report { used: told.used, size: told.size, cost: told.cost, currency: told.currency };
+        let mut view = self.entry.view();
+        let is_new = matches!(view.acp.opened_as, Some(OpenAs::New));
+        let spent = view.usage.take(report, is_new);
+        let is_of_turn = |turn: &Uid| match &update.turn {
+            Some(of) => of == turn,
+            None => update.late && self.state.held.as_ref().is_some_and(|held| held.turn == *turn),
+        };
+        let prompt = view.prompt.as_mut().filter(|it| is_of_turn(&it.turn));
+        if let Some(prompt) = prompt {
+            prompt.spent.tokens = prompt.spent.tokens.saturating_add(spent.tokens);
+            prompt.spent.cost += spent.cost;
+        }
+        drop(view);
+        // Many agents report right behind their answer: once a turn that is worth a look.
+        if update.late && !self.state.is_late_usage_told {
+            self.state.is_late_usage_told = true;
+            self.poke();
+        }
+    }
+
+    /// The turn may have used more than its budget by now: the planner is told once.
+    fn note_excess(&self, turn: &Uid, now: Mono) {
+        let mut is_new = false;
+        self.with_prompt(turn, |prompt| {
+            if prompt.over_budget_since.is_none() && budget::excess(prompt).is_some() {
+                prompt.over_budget_since = Some(now);
+                is_new = true;
+            }
+        });
+        if is_new {
+            self.poke();
+        }
     }
 
     fn note_activity(&self, kind: &str, message: Option<&str>) {
@@ -356,15 +431,26 @@ impl Pump {
     ) {
         self.begin(turn);
         let is_after_cancel = self.state.is_cancel_written || self.was_cancelled_unwritten(turn);
-        self.flush().await;
-        self.state.is_turn_over = true;
-        self.state.open_tools.clear();
         let (answer, usage) = match outcome {
             Ok(end) => (Ok(stop_reason(&end)), end.usage),
             Err(failure) => (Err(call_failure(failure)), None),
         };
-        self.entry.view().is_tool_running = false;
         let end = PromptEnd { answer, is_after_cancel, usage };
+        let grace = self.entry.late_grace();
+        if grace.is_zero() || is_after_cancel || end.answer.is_err() {
+            self.end_turn(turn, end).await;
+        } else {
+            let until = self.clock.now().mono.plus(grace);
+            self.state.held = Some(Held { turn: turn.clone(), end, until });
+        }
+    }
+
+    /// Shows a turn's end to the planner.
+    async fn end_turn(&mut self, turn: &Uid, end: PromptEnd) {
+        self.flush().await;
+        self.state.is_turn_over = true;
+        self.state.open_tools.clear();
+        self.entry.view().tool_heard = None;
         self.with_prompt(turn, |prompt| prompt.end = Some(end));
         self.poke();
     }

@@ -24,6 +24,8 @@ const BACKOFF_MAX: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_secs(120);
 /// Retries of all keys together, a second; a broken store must not be hammered.
 const RETRIES_PER_SECOND: u64 = 10;
+/// A timer that is taken so long after its end says that the daemon did not run meanwhile.
+const LATE_MIN: Duration = Duration::from_secs(3);
 /// Retries that may come at once.
 const RETRY_BURST: u64 = 50;
 
@@ -47,6 +49,8 @@ pub struct Core<K> {
     timers: BTreeMap<(Mono, K), Trigger>,
     timer_of: HashMap<K, Mono>,
     failures: HashMap<K, Failures>,
+    /// When a timer was last found to have ended long ago.
+    woken_late_at: Option<Mono>,
     /// When the next retry beyond the burst may run: a bucket that fills with time.
     bucket_free_at: Mono,
 }
@@ -66,6 +70,7 @@ impl<K> Default for Core<K> {
             timers: BTreeMap::new(),
             timer_of: HashMap::new(),
             failures: HashMap::new(),
+            woken_late_at: None,
             bucket_free_at: Mono::default(),
         }
     }
@@ -131,7 +136,10 @@ impl<K: Clone + Ord + Hash> Core<K> {
             if *at > now {
                 break;
             }
-            let Some(((_, key), trigger)) = self.timers.pop_first() else { break };
+            let Some(((at, key), trigger)) = self.timers.pop_first() else { break };
+            if now.since(at) >= LATE_MIN {
+                self.woken_late_at = Some(now);
+            }
             self.timer_of.remove(&key);
             self.add(key, trigger);
         }
@@ -155,6 +163,12 @@ impl<K: Clone + Ord + Hash> Core<K> {
         if self.dirty.contains_key(key) {
             self.order.push_back(key.clone());
         }
+    }
+
+    /// When it was last seen that nobody took keys for a while: the daemon was stopped, or far behind.
+    #[must_use]
+    pub const fn woken_late_at(&self) -> Option<Mono> {
+        self.woken_late_at
     }
 
     /// Keys that wait or are worked on.
@@ -213,6 +227,12 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
     pub fn done(&self, key: &K) {
         self.core().done(key);
         self.changed.notify_one();
+    }
+
+    /// When it was last seen that nobody took keys for a while.
+    #[must_use]
+    pub fn woken_late_at(&self) -> Option<Mono> {
+        self.core().woken_late_at()
     }
 
     /// Keys that wait or are worked on.

@@ -12,10 +12,14 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::event::{EventSource, EventType, ObjectReference};
+use crate::api::permission::{Decision, PermissionPhase};
 use crate::api::report::{Outcome, StepReport, Trigger};
 use crate::api::session::EndOutcome;
 use crate::api::turn::TurnPhase;
-use crate::api::{Dur, Event, Kind, Name, Namespace, ObjectMeta, ReconcileReport, Time, Turn, Uid};
+use crate::api::{
+    Dur, Event, Kind, Name, Namespace, ObjectMeta, PermissionRequest, ReconcileReport, Session,
+    Time, Turn, Uid,
+};
 use crate::clock::{Now, SharedClock};
 use crate::plan::world::{Call, Process};
 use crate::plan::{Change, Plan, Requeue, World};
@@ -116,6 +120,11 @@ impl Reporter {
                 self.event(turn_event(turn, now));
             }
         }
+        for request in &change.requests {
+            for event in request_events(&world.session, request, now) {
+                self.event(event);
+            }
+        }
         let Some(after) = &change.session else { return };
         let before = &world.session;
         let tell = |severity, reason: &str, message: &str| {
@@ -135,6 +144,15 @@ impl Reporter {
         if before.status.process.is_none() && after.status.process.is_some() {
             self.event(tell(EventType::Normal, "Starting", "the agent is being started"));
         }
+    }
+
+    /// Tells of a jump of the wall clock, by so many milliseconds.
+    pub(super) fn clock_jumped(&self, noticed_by: &ObjectMeta, moved_ms: i64, now: Time) {
+        let message = format!(
+            "the wall clock moved by {moved_ms} ms against the steady one; deadlines are not touched"
+        );
+        let (severity, reason) = (EventType::Warning, "ClockJumped");
+        self.event(event(Kind::Session, noticed_by, severity, reason, &message, now));
     }
 
     fn event(&self, event: Event) {
@@ -325,6 +343,35 @@ fn turn_event(turn: &Turn, now: Time) -> Event {
         None => format!("the turn ended with {} bytes", turn.status.response_bytes),
     };
     event(Kind::Turn, &turn.metadata, severity, &reason, &message, now)
+}
+
+/// What happened to a request, told of it and of its session.
+fn request_events(session: &Session, request: &PermissionRequest, now: Time) -> [Event; 2] {
+    let name = &request.metadata.name;
+    let call = &request.spec.tool_call;
+    let (severity, reason, message) = match (request.status.phase, request.spec.decision) {
+        (PermissionPhase::Pending, _) => {
+            let tool = call.title.as_ref().or(call.kind.as_ref()).unwrap_or(&call.id);
+            let message = format!("{name}: the agent asks: {tool}; `spawnlet approve {name}`");
+            (EventType::Normal, "PermissionRequested", message)
+        }
+        (PermissionPhase::Answered, Some(Decision::Allow)) => {
+            (EventType::Normal, "PermissionAllowed", format!("{name}: allowed, once"))
+        }
+        (PermissionPhase::Answered, Some(Decision::Deny) | None) => {
+            (EventType::Normal, "PermissionDenied", format!("{name}: denied"))
+        }
+        (PermissionPhase::TimedOut, _) => {
+            let message = format!("{name}: {}", request.status.message);
+            (EventType::Warning, "PermissionTimedOut", message)
+        }
+        (PermissionPhase::Cancelled, _) => {
+            let message = format!("{name}: {}", request.status.message);
+            (EventType::Normal, "PermissionCancelled", message)
+        }
+    };
+    [(Kind::PermissionRequest, &request.metadata), (Kind::Session, &session.metadata)]
+        .map(|(kind, object)| event(kind, object, severity, reason, &message, now))
 }
 
 fn event(

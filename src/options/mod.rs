@@ -128,6 +128,18 @@ impl LiveOption {
 }
 
 impl Snapshot {
+    /// The mode that the session stands in: of `modes`, else of the option that takes their place.
+    #[must_use]
+    pub fn mode(&self) -> Option<&str> {
+        if let Some(modes) = &self.modes {
+            return Some(&modes.current);
+        }
+        match &self.of_category(MODE).next()?.state {
+            OptionState::Select { current, .. } => Some(current),
+            OptionState::Boolean { .. } => None,
+        }
+    }
+
     /// An option by its exact id.
     #[must_use]
     pub fn option(&self, id: &str) -> Option<&LiveOption> {

@@ -7,6 +7,7 @@
 
 use serde_json::Value;
 
+use crate::api::permission::{PermissionOption, ToolCall};
 use crate::api::session::ConfigValue;
 use crate::api::turn::ConfigWarning;
 use crate::api::{Session, Turn};
@@ -25,6 +26,14 @@ const CANDIDATES_BYTES_MAX: usize = 24 * 1024;
 const WARNINGS_BYTES_MAX: usize = 16 * 1024;
 /// What an agent says of tokens and cost.
 const USAGE_BYTES_MAX: usize = 8 * 1024;
+/// What an agent says that it wants to do: a command may be long, and somebody decides by it.
+const TITLE_BYTES_MAX: usize = 1024;
+/// The files of a tool call that are listed.
+const LOCATIONS_MAX: usize = 64;
+/// The same by size; 64 requests may wait in a session at a time.
+const LOCATIONS_BYTES_MAX: usize = 16 * 1024;
+/// The answers of a request that are listed; agents offer two to four.
+const PERMISSION_OPTIONS_MAX: usize = 16;
 /// The agent's own id of a session: it cannot be cut.
 pub(super) const ACP_SESSION_ID_BYTES_MAX: usize = 4096;
 
@@ -41,6 +50,34 @@ pub(super) fn session(session: &mut Session) {
     }
     options(&mut status.config);
     usage(&mut status.usage);
+}
+
+/// Bounds what a request for permission says of its tool call. A path is left out rather than cut:
+/// somebody decides by it; how many are left out is told.
+pub(super) fn tool_call(call: &mut ToolCall) {
+    cut(&mut call.id, NAME_BYTES_MAX);
+    if let Some(title) = &mut call.title {
+        cut(title, TITLE_BYTES_MAX);
+    }
+    if let Some(kind) = &mut call.kind {
+        cut(kind, NAME_BYTES_MAX);
+    }
+    let all = call.locations.len();
+    call.locations.truncate(LOCATIONS_MAX);
+    fill(&mut call.locations, LOCATIONS_BYTES_MAX, |location| location.path.len());
+    let left_out = all - call.locations.len();
+    call.more_locations =
+        call.more_locations.saturating_add(u32::try_from(left_out).unwrap_or(u32::MAX));
+}
+
+/// Bounds the answers that a request for permission offers.
+pub(super) fn permission_options(options: &mut Vec<PermissionOption>) {
+    options.truncate(PERMISSION_OPTIONS_MAX);
+    for option in options {
+        cut(&mut option.option_id, NAME_BYTES_MAX);
+        cut(&mut option.kind, NAME_BYTES_MAX);
+        cut(&mut option.name, NAME_BYTES_MAX);
+    }
 }
 
 /// Bounds what a turn's status has from its agent.
@@ -123,6 +160,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::permission::Location;
     use crate::api::{Code, ObjectMeta, SessionSpec, Time, TurnSpec};
     use crate::store::RECORD_BYTES_MAX;
 
@@ -186,5 +224,30 @@ mod tests {
         let again = kept.clone();
         session(&mut kept);
         assert_eq!(kept, again);
+    }
+
+    #[test]
+    fn a_request_for_permission_stays_small_and_tells_what_it_leaves_out() {
+        let location = |n: usize| Location { path: format!("/{n}{}", "x".repeat(1000)) };
+        let mut call = ToolCall {
+            id: "i".repeat(9000),
+            title: Some("é".repeat(9000)),
+            kind: Some("k".repeat(9000)),
+            locations: (0..256).map(location).collect(),
+            more_locations: 0,
+        };
+        let offer = || PermissionOption { name: "n".repeat(9000), ..PermissionOption::default() };
+        let mut options: Vec<_> = (0..64).map(|_| offer()).collect();
+        tool_call(&mut call);
+        permission_options(&mut options);
+        let bytes = serde_json::to_vec(&(&call, &options)).unwrap().len();
+        assert!(bytes < 32 * 1024, "{bytes} bytes");
+        let listed = call.locations.len();
+        assert!(listed > 8 && listed + call.more_locations as usize == 256, "{listed}");
+        assert!(call.locations.iter().all(|location| location.path.len() > 1000), "none is cut");
+        let (again, before) = (call.clone(), options.clone());
+        tool_call(&mut call);
+        permission_options(&mut options);
+        assert_eq!((call, options), (again, before));
     }
 }

@@ -11,17 +11,16 @@ use crate::options::settings::{Done, Next, Wanted, next_setting};
 use crate::options::{Issue, IssueReason, mode_names};
 
 use super::draft::Draft;
-use super::launch::start_timeout;
+use super::launch::{start_timeout, time_left};
 use super::turn::Ending;
 use super::world::{Finding, Live};
-use super::{Step, ending};
+use super::{Step, budget, ending};
 
 /// Sets what is still to be set, then gives the prompt to the agent.
 pub(super) fn configure(draft: &mut Draft<'_>, index: usize, live: &Live) {
     if let Some(call) = &live.acp.setting {
         draft.because("waits for the agent to set an option");
-        let passed = draft.now.mono.since(call.asked_at);
-        draft.wake_in(start_timeout(draft).saturating_sub(passed));
+        draft.wake_in(time_left(draft, call.asked_at));
         return;
     }
     let Finding::Found(agent) = &draft.world.agent else { return };
@@ -37,7 +36,7 @@ pub(super) fn configure(draft: &mut Draft<'_>, index: usize, live: &Live) {
         Next::Set(setting) => {
             draft.because(format!("sets {setting}"));
             draft.act(Step::Set { turn: uid, setting, wanted: Box::new(wanted) });
-            draft.wake_in(start_timeout(draft));
+            draft.wake_in(start_timeout(draft.world));
             return;
         }
         Next::Done(warnings) => {
@@ -119,13 +118,13 @@ fn dispatch(draft: &mut Draft<'_>, index: usize, live: &Live) {
         Delivery::NotSent => {
             turn.status.delivery = Delivery::Unknown;
             draft.because("the prompt is being written");
-            draft.act(Step::Submit { turn: uid });
+            submit(draft, index);
         }
         Delivery::Unknown if is_given => draft.because("the prompt is being written"),
         // Recorded, but the pass ended before the journal had it: surely not written.
         Delivery::Unknown if !draft.world.turns[index].is_in_journal => {
             draft.because("the prompt is being written");
-            draft.act(Step::Submit { turn: uid });
+            submit(draft, index);
         }
         Delivery::Unknown | Delivery::Sent => {
             let ending =
@@ -133,6 +132,13 @@ fn dispatch(draft: &mut Draft<'_>, index: usize, live: &Live) {
             ending::turn(draft, index, &ending);
         }
     }
+}
+
+fn submit(draft: &mut Draft<'_>, index: usize) {
+    let turn = &draft.turns[index];
+    let budget = budget::of_turn(&draft.session.spec.run_budget, turn.spec.run_budget.as_ref());
+    let turn = turn.metadata.uid.clone();
+    draft.act(Step::Submit { turn, budget: Box::new(budget) });
 }
 
 /// Text and resource links are for every agent (ACP, prompt capabilities).

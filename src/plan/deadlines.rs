@@ -6,18 +6,28 @@
 use std::time::Duration;
 
 use crate::api::session::{DesiredState, EndOutcome, SessionEnd};
-use crate::api::{Code, Time};
+use crate::api::turn::TurnPhase;
+use crate::api::{Code, Dur, Time, Turn};
 use crate::clock::{Mono, Now};
 
 use super::draft::Draft;
+use super::permission;
 use super::stop::is_prompt_open;
-use super::world::{Live, World};
+use super::world::{Call, Live, Stage, World};
+use super::{budget, launch};
+
+/// How long a daemon that was stopped reads before it says that an agent said nothing.
+const READ_FIRST: Duration = Duration::from_secs(2);
 
 /// A clock of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Clock {
     /// No turn for too long.
     Idle,
+    /// An agent did not start in time.
+    Start,
+    /// A turn has used what it may.
+    Budget,
     /// The session's whole life.
     Ttl,
     /// No traffic in a turn for too long.
@@ -34,7 +44,7 @@ pub enum Due {
 }
 
 impl Due {
-    fn at(deadline: Time, now: Time) -> Self {
+    pub(super) fn at(deadline: Time, now: Time) -> Self {
         if now >= deadline {
             Self::Over(now.since(deadline))
         } else {
@@ -51,15 +61,16 @@ impl Due {
     }
 }
 
-/// The clocks that run now. `has_turn`: whether a turn has or waits for the session.
+/// The clocks that run now. `turns`: the session's open turns, as they stand by now.
 #[must_use]
 pub fn running(
     world: &World,
     idle_since: Option<Time>,
-    has_turn: bool,
+    turns: &[Turn],
     now: Now,
 ) -> Vec<(Clock, Due)> {
     let mut clocks = Vec::new();
+    let has_turn = turns.iter().any(|turn| !turn.status.phase.is_final());
     let spec = &world.session.spec;
     if let Some(deadline) = ttl_deadline(world) {
         clocks.push((Clock::Ttl, Due::at(deadline, now.time)));
@@ -71,21 +82,97 @@ pub fn running(
     {
         clocks.push((Clock::Idle, Due::at(since.plus(spec.idle_timeout.get()), now.time)));
     }
-    if let Some(allowed) = inactivity_allowed(world, live)
-        && is_prompt_open(live)
-    {
-        clocks.push((Clock::Inactivity, Due::at_mono(live.last_activity.plus(allowed), now.mono)));
+    if let Some(deadline) = start_deadline(world, live, turns) {
+        clocks.push((Clock::Start, Due::at_mono(deadline, now.mono)));
+    }
+    if let Some((due, _)) = budget::due(live, turns, now) {
+        clocks.push((Clock::Budget, due));
+    }
+    if let Some(deadline) = silence_deadline(world, live) {
+        let deadline = once_heard(world, deadline);
+        clocks.push((Clock::Inactivity, Due::at_mono(deadline, now.mono)));
     }
     clocks
 }
 
-fn inactivity_allowed(world: &World, live: &Live) -> Option<Duration> {
+/// A deadline for something that an agent should have said. A daemon that was stopped finds it over
+/// before it has read what the agent said meanwhile: it reads first.
+pub(super) fn once_heard(world: &World, deadline: Mono) -> Mono {
+    world.daemon.woken_late_at.map_or(deadline, |woken| deadline.max(woken.plus(READ_FIRST)))
+}
+
+/// When the running start has taken too long.
+fn start_deadline(world: &World, live: &Live, turns: &[Turn]) -> Option<Mono> {
+    let is_starting = turns.iter().any(|turn| turn.status.phase == TurnPhase::Starting);
+    let is_hung = is_starting
+        && live.stop.is_none()
+        && matches!(live.stage, Stage::Running)
+        && !matches!(live.acp.open, Call::Done(_));
+    is_hung.then(|| once_heard(world, live.launched_at.plus(launch::start_timeout(world))))
+}
+
+/// How long an agent may be silent: in a turn, and while a tool call of it is in progress. `None`:
+/// for ever.
+fn silence_allowed(world: &World) -> (Option<Duration>, Option<Duration>) {
     let spec = &world.session.spec;
-    let allowed = match spec.tool_inactivity_timeout {
-        Some(tool) if live.is_tool_running => tool,
-        Some(_) | None => spec.turn_inactivity_timeout,
+    let allowed = |timeout: Dur| (!timeout.is_zero()).then(|| timeout.get());
+    let turn = spec.turn_inactivity_timeout;
+    (allowed(turn), allowed(spec.tool_inactivity_timeout.unwrap_or(turn)))
+}
+
+/// Whether the agent has a prompt that nobody cancelled, and is not waiting for an answer itself: a
+/// cancel has a clock of its own, and so has what an agent asks.
+fn is_turn_watched(live: &Live) -> bool {
+    is_prompt_open(live)
+        && !permission::is_waiting(live)
+        && live.prompt.as_ref().is_some_and(|it| it.cancel_asked_at.is_none())
+}
+
+/// When the agent last told of a tool call that counts.
+///
+/// A tool call that is in progress has a clock of its own, from what was last told of it. Once that
+/// has ended while the agent went on with other things, the call's completion was lost, and the
+/// call counts no more: a turn is never without its watchdog because of it.
+pub(super) fn call_in_progress(world: &World, live: &Live) -> Option<Mono> {
+    let (_, tool) = silence_allowed(world);
+    let is_lost = |call: &Mono| tool.is_some_and(|tool| live.last_activity >= call.plus(tool));
+    live.tool_heard.filter(|call| !is_lost(call))
+}
+
+/// When the agent has been silent for too long.
+fn silence_deadline(world: &World, live: &Live) -> Option<Mono> {
+    if !is_turn_watched(live) {
+        return None;
+    }
+    let (turn, tool) = silence_allowed(world);
+    let heard = live.last_activity;
+    let Some(call) = call_in_progress(world, live) else {
+        return turn.map(|turn| heard.plus(turn));
     };
-    (!allowed.is_zero()).then(|| allowed.get())
+    let tool = tool?;
+    let after_traffic = heard.plus(turn.map_or(tool, |turn| turn.min(tool)));
+    Some(after_traffic.max(call.plus(tool)))
+}
+
+/// How long a turn has to be without progress, whatever else the agent sends, to be shown as
+/// stalled. `None`: nobody watches.
+pub(super) fn is_stalled(world: &World, live: &Live, now: Mono) -> Option<Due> {
+    let (turn, _) = silence_allowed(world);
+    let turn = turn.filter(|_| is_turn_watched(live))?;
+    Some(Due::at_mono(live.last_progress.plus(turn), now))
+}
+
+/// When a turn is to be looked at although no clock of it ends: it is stalled then; or a tool call
+/// may have begun, of which nobody is told, and whose clock is the shorter one.
+pub(super) fn next_look(world: &World, now: Mono) -> Option<Duration> {
+    let live = world.live()?;
+    let stalled = match is_stalled(world, live, now) {
+        Some(Due::In(wait)) => Some(wait),
+        Some(Due::Over(_)) | None => None,
+    };
+    let (turn, tool) = silence_allowed(world);
+    let tool = tool.filter(|&tool| is_turn_watched(live) && turn.is_none_or(|turn| tool < turn));
+    stalled.into_iter().chain(tool).min()
 }
 
 /// When the session's life ends, from its creation.
@@ -150,7 +237,8 @@ pub(super) fn is_retention_over(draft: &mut Draft<'_>) -> bool {
 
 /// The earliest durable deadline, for the index that a start of the daemon reads.
 #[must_use]
-pub fn next_durable(session: &crate::api::Session, has_turn: bool) -> Option<Time> {
+pub fn next_durable(session: &crate::api::Session, turns: &[Turn]) -> Option<Time> {
+    let has_turn = turns.iter().any(|turn| !turn.status.phase.is_final());
     let spec = &session.spec;
     let status = &session.status;
     if let Some(finished_at) = status.finished_at {
@@ -171,5 +259,10 @@ pub fn next_durable(session: &crate::api::Session, has_turn: bool) -> Option<Tim
         Some(_) | None => None,
     };
     let restart = status.restarts.next_attempt_at.filter(|_| has_turn);
-    [ttl, idle, restart].into_iter().flatten().min()
+    let budget = turns.iter().filter(|turn| !turn.status.phase.is_final()).find_map(|turn| {
+        let budget = budget::of_turn(&spec.run_budget, turn.spec.run_budget.as_ref());
+        let timeout = budget.timeout.filter(|timeout| !timeout.is_zero())?;
+        Some(turn.status.dispatched_at?.plus(timeout.get()))
+    });
+    [ttl, idle, restart, budget].into_iter().flatten().min()
 }

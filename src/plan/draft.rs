@@ -7,7 +7,7 @@ use crate::api::turn::{Admission, Delivery, TurnPhase};
 use crate::api::{Name, Session, Time, Turn, TurnStatus};
 use crate::clock::Now;
 
-use super::world::World;
+use super::world::{Rung, World};
 use super::{Change, Plan, Requeue, Step, bounds, status};
 
 /// What the stages of a pass hand on to each other.
@@ -55,6 +55,16 @@ impl<'w> Draft<'w> {
     /// Adds an effect, carried out after everything was recorded.
     pub(super) fn act(&mut self, step: Step) {
         self.effects.push(step);
+    }
+
+    /// Whether the agent is told to cancel in this pass.
+    pub(super) fn cancels(&self) -> bool {
+        self.effects.iter().any(|step| {
+            matches!(
+                step,
+                Step::CancelPrompt { .. } | Step::Stop { rung: Rung::Cancel | Rung::Close, .. }
+            )
+        })
     }
 
     /// Looks at the session again after `duration` at the latest.
@@ -128,8 +138,7 @@ impl<'w> Draft<'w> {
     /// The plan: what differs from the world is recorded first, then the effects follow.
     pub(super) fn finish(mut self) -> Plan {
         if !self.change.removes_session {
-            let now = self.time();
-            status::derive(&mut self.session, &self.turns, self.world, now, &self.why);
+            status::derive(&mut self.session, &self.turns, self.world, self.now, &self.why);
             bounds::session(&mut self.session);
             if status::is_worth_writing(&self.world.session, &self.session) {
                 self.change.session = Some(self.session.clone());

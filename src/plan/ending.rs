@@ -15,7 +15,7 @@ use crate::api::{Code, PROCESS_FINALIZER};
 use super::draft::{Draft, holds_slot};
 use super::turn::{Ending, conclude, start_failure_code};
 use super::world::{Call, Fault, Live, Process, Stage, StartFailure, StopCause};
-use super::{Step, cascade, configure, launch, stop};
+use super::{Step, cascade, configure, launch, permission, stop, usage};
 
 /// How often a process that could not be proven gone is looked at again.
 const UNPROVEN_RECHECK: Duration = Duration::from_secs(5);
@@ -24,8 +24,8 @@ pub(super) const REMOVED_TURNS_MAX: usize = 8;
 
 /// Ends a turn and moves the session's pointers.
 pub(super) fn turn(draft: &mut Draft<'_>, index: usize, ending: &Ending<'_>) {
-    let prompt = draft.world.live().and_then(|live| live.prompt.as_ref());
-    let mut ended = conclude(&draft.turns[index], ending, prompt, draft.time());
+    let mut ended = conclude(&draft.turns[index], ending, draft.world.live(), draft.time());
+    usage::add_turn(&mut draft.session.status.usage, ended.usage.as_ref());
     if ended.delivery != Delivery::NotSent && ended.response_id.is_none() {
         // What a daemon that is gone has stored of the answer stays readable.
         ended.response_id = Some(draft.turns[index].metadata.uid.clone());
@@ -87,6 +87,7 @@ pub(super) fn mark_cancel(draft: &mut Draft<'_>, index: usize, by: CancelBy) {
 pub(super) fn settle(draft: &mut Draft<'_>) {
     let world = draft.world;
     if let Some(live) = world.live() {
+        live.usage.write_to(&mut draft.session.status.usage);
         settle_prompt(draft, live);
     }
     // What became of a process is drawn from it once: with the record that it is gone.
@@ -427,6 +428,9 @@ fn remove(draft: &mut Draft<'_>) {
         return;
     }
     // Unknown counts as "something is left": the next pass has looked.
+    if !permission::remove(draft) {
+        return;
+    }
     let Some(turns) = &draft.world.below else { return };
     if cascade::goes_with_owner(draft) {
         // Its deletion is recorded first, so that watchers see it coming.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::api::permission::Decision;
 use crate::api::session::{DesiredState, ProcessRecord, ProcessState};
 use crate::api::turn::{Admission, Cancel, CancelBy, Delivery, TurnPhase};
 use crate::api::{Dur, Time};
@@ -24,8 +25,9 @@ const PROCESSES: [Option<ProcessState>; 5] = [
     Some(ProcessState::Unknown),
 ];
 const STAGES: usize = 9;
-/// None; and one that is pending, starting (not sent, or unknown), running, cancelling.
-const TURNS: usize = 6;
+/// None; and one that is pending, starting (not sent, or unknown), running, cancelling; running with
+/// a question of its agent that is new, recorded, decided, over its time; cancelling with one.
+const TURNS: usize = 11;
 /// The turn as [`Point::turn`], and how it was admitted. That is looked at only of what was not sent.
 const ADMITTED: [(usize, Admission); TURNS + 3] = [
     (0, Admission::Queue),
@@ -37,7 +39,17 @@ const ADMITTED: [(usize, Admission); TURNS + 3] = [
     (3, Admission::Immediate),
     (4, Admission::Queue),
     (5, Admission::Queue),
+    (NEW, Admission::Queue),
+    (RECORDED, Admission::Queue),
+    (DECIDED, Admission::Queue),
+    (LATE, Admission::Queue),
+    (CANCELLING, Admission::Queue),
 ];
+const NEW: usize = 6;
+const RECORDED: usize = 7;
+const DECIDED: usize = 8;
+const LATE: usize = 9;
+const CANCELLING: usize = 10;
 
 /// One point of the enumeration.
 #[derive(Clone, Copy, Debug)]
@@ -56,28 +68,42 @@ struct Point {
 
 fn points() -> impl Iterator<Item = Point> {
     let flags = [false, true];
-    DESIRED.into_iter().flat_map(move |desired| {
-        (0..STAGES).flat_map(move |stage| {
-            PROCESSES.into_iter().flat_map(move |process| {
-                ADMITTED.into_iter().flat_map(move |(turn, admission)| {
-                    OWNERS.into_iter().flat_map(move |owner| {
-                        (0..16_usize).map(move |bits| Point {
-                            desired,
-                            stage,
-                            process,
-                            turn,
-                            admission,
-                            owner,
-                            ttl_over: flags[bits & 1],
-                            idle_over: flags[bits >> 1 & 1],
-                            silent: flags[bits >> 2 & 1],
-                            has_foreign_finalizer: flags[bits >> 3 & 1],
+    DESIRED
+        .into_iter()
+        .flat_map(move |desired| {
+            (0..STAGES).flat_map(move |stage| {
+                PROCESSES.into_iter().flat_map(move |process| {
+                    ADMITTED.into_iter().flat_map(move |(turn, admission)| {
+                        OWNERS.into_iter().flat_map(move |owner| {
+                            (0..16_usize).map(move |bits| Point {
+                                desired,
+                                stage,
+                                process,
+                                turn,
+                                admission,
+                                owner,
+                                ttl_over: flags[bits & 1],
+                                idle_over: flags[bits >> 1 & 1],
+                                silent: flags[bits >> 2 & 1],
+                                has_foreign_finalizer: flags[bits >> 3 & 1],
+                            })
                         })
                     })
                 })
             })
         })
-    })
+        .filter(Point::makes_a_difference)
+}
+
+impl Point {
+    /// What a session's idle clock, its finalizers and half of its owners do to a running turn is
+    /// seen without a question as well.
+    fn makes_a_difference(&self) -> bool {
+        let is_plain = !self.idle_over
+            && !self.has_foreign_finalizer
+            && matches!(self.owner, Owner::None | Owner::Stopped | Owner::Deleting);
+        self.turn < NEW || is_plain
+    }
 }
 
 fn model(point: Point) -> Model {
@@ -184,15 +210,15 @@ fn add_turn(model: &mut Model, point: Point) {
     record.status.phase = match point.turn {
         1 => TurnPhase::Pending,
         2 | 3 => TurnPhase::Starting,
-        4 => TurnPhase::Running,
-        _ => TurnPhase::Cancelling,
+        5 | CANCELLING => TurnPhase::Cancelling,
+        _ => TurnPhase::Running,
     };
     record.status.delivery = match point.turn {
         1 | 2 => Delivery::NotSent,
         3 => Delivery::Unknown,
         _ => Delivery::Sent,
     };
-    if point.turn == 5 {
+    if matches!(point.turn, 5 | CANCELLING) {
         record.status.cancel = Some(Cancel {
             by: CancelBy::Operator,
             reason: "asked".into(),
@@ -216,6 +242,22 @@ fn add_turn(model: &mut Model, point: Point) {
         }
     }
     model.turns.push(record);
+    if point.turn >= NEW {
+        add_question(model, point);
+    }
+}
+
+/// A question of the turn's agent; of a daemon that is gone only its record is left.
+fn add_question(model: &mut Model, point: Point) {
+    let is_asked = point.stage % 2 == 1 && model.live_mut().is_some();
+    if is_asked {
+        model.ask(1);
+    }
+    if point.turn != NEW {
+        let asked_at = if point.turn == LATE { EPOCH_MS } else { EPOCH_MS + 3_600_000 };
+        let decision = (point.turn == DECIDED).then_some(Decision::Allow);
+        model.record_question(1, Time::from_millis(asked_at), decision);
+    }
 }
 
 #[test]
@@ -242,8 +284,9 @@ fn every_world_has_a_plan_that_records_before_it_acts_once() {
             assert_eq!(once, 0, "{point:?}: an ending session starts {:?}", decided.steps);
         }
     }
-    assert_eq!(count, 3 * 9 * 5 * 9 * 6 * 16);
+    assert_eq!(count, 3 * 9 * 5 * (9 * 6 * 16 + 5 * 3 * 4));
     let all = [
+        "AnswerPermission",
         "CancelPrompt",
         "Forget",
         "Initialize",
@@ -333,7 +376,7 @@ fn converges(point: Point, model: &mut Model) {
 }
 
 /// What was deleted is gone, and what was ended is finished.
-fn ends_as_wanted(point: Point, model: &Model) {
+fn ends_as_wanted(point: Point, model: &mut Model) {
     let ends = is_end_asked_for(point);
     match &model.session {
         None => assert!(is_removed(point) && !point.has_foreign_finalizer, "{point:?}"),
@@ -344,11 +387,37 @@ fn ends_as_wanted(point: Point, model: &Model) {
             assert!(!ends || session.status.process.is_none(), "{point:?}");
         }
     }
+    questions_are_settled(point, model);
     let holders = model.turns.iter().filter(|turn| holds_slot(turn)).count();
     assert_eq!(model.slots.len(), holders, "{point:?}: who holds a slot");
     if ends {
         assert!(model.turns.iter().all(|turn| turn.status.phase.is_final()), "{point:?}");
         assert_eq!(model.slots.len(), 0, "{point:?}: a slot was not given back");
+    }
+}
+
+/// No record waits without an agent that does, and no agent without a record that says so; nothing
+/// was told twice.
+fn questions_are_settled(point: Point, model: &mut Model) {
+    let told: BTreeSet<u64> = model.told.iter().map(|(request, _)| *request).collect();
+    assert_eq!(told.len(), model.told.len(), "{point:?}: told twice: {:?}", model.told);
+    let waiting: Vec<_> = model
+        .requests
+        .iter()
+        .filter(|request| request.status.phase.is_pending())
+        .map(|request| request.metadata.name.clone())
+        .collect();
+    let is_ending = is_end_asked_for(point);
+    // Who is on its way out hears nothing more.
+    let asked = model.live_mut().map_or(0, |live| match (&live.stage, &live.stop) {
+        (Stage::Running, None) => live.asks.len(),
+        _ => 0,
+    });
+    assert_eq!(waiting.len(), asked, "{point:?}: these wait: {waiting:?}");
+    assert!(!is_ending || waiting.is_empty(), "{point:?}: these wait: {waiting:?}");
+    for turn in &model.turns {
+        let is_told = turn.status.waiting_for.is_some();
+        assert_eq!(is_told, !waiting.is_empty() && !turn.status.phase.is_final(), "{point:?}");
     }
 }
 

@@ -10,13 +10,15 @@ use crate::api::agent::LastStart;
 use crate::api::session::{Capabilities, ProcessRecord, ProcessState};
 use crate::api::turn::{Admission, CancelBy};
 use crate::api::{AgentSpec, Code, Dur, TurnSpec};
+use crate::clock::Mono;
 
 use super::draft::Draft;
 use super::turn::{Ending, start_failure_code};
 use super::world::{
     Call, CallFailure, CallFailureKind, Finding, Live, OpenAs, Stage, StartFailure, StopCause,
+    World,
 };
-use super::{Step, bounds, ending, stop};
+use super::{Step, bounds, deadlines, ending, stop};
 
 /// The protocol version that we send and take.
 pub(super) const PROTOCOL_VERSION: u64 = 1;
@@ -263,30 +265,34 @@ fn handshake_failure(draft: &Draft<'_>, live: &Live) -> Option<StartFailure> {
             ),
         });
     }
-    let allowed = start_timeout(draft);
+    let allowed = start_timeout(draft.world);
     if let Some(call) = &live.acp.setting
-        && draft.now.mono.since(call.asked_at) >= allowed
+        && time_left(draft, call.asked_at).is_zero()
     {
         let allowed = humantime::format_duration(allowed);
         let message = format!("the agent did not set {} within {allowed}", call.setting);
         return Some(StartFailure { reason: "StartTimeout", message: with_stderr(message, live) });
     }
-    if !matches!(live.acp.open, Call::Done(_)) && draft.now.mono.since(live.launched_at) >= allowed
-    {
-        let stage = match (&live.acp.initialize, &live.acp.open) {
-            (Call::NotMade | Call::InFlight | Call::Failed(_), _) => "initialize",
-            (Call::Done(_), _) => "session/new",
+    if !matches!(live.acp.open, Call::Done(_)) && time_left(draft, live.launched_at).is_zero() {
+        let (stage, allowed) = (late_stage(live), humantime::format_duration(allowed));
+        let message = match stage {
+            None => format!("launch: the agent's process did not run within {allowed}"),
+            Some(call) => format!("the agent did not answer {call} within {allowed}"),
         };
-        let allowed = humantime::format_duration(allowed);
-        return Some(StartFailure {
-            reason: "StartTimeout",
-            message: with_stderr(
-                format!("the agent did not answer {stage} within {allowed}"),
-                live,
-            ),
-        });
+        return Some(StartFailure { reason: "StartTimeout", message: with_stderr(message, live) });
     }
     None
+}
+
+/// The request that a start hangs at; `None`: the process itself does not run yet.
+const fn late_stage(live: &Live) -> Option<&'static str> {
+    match (&live.acp.initialize, &live.acp.opened_as) {
+        (Call::Done(_), Some(OpenAs::Resume(_))) => Some("session/resume"),
+        (Call::Done(_), Some(OpenAs::Load(_))) => Some("session/load"),
+        (Call::Done(_), Some(OpenAs::New) | None) => Some("session/new"),
+        (Call::NotMade | Call::InFlight | Call::Failed(_), _) if live.pid.is_none() => None,
+        (Call::NotMade | Call::InFlight | Call::Failed(_), _) => Some("initialize"),
+    }
 }
 
 fn refused(what: &str, failure: &CallFailure, live: &Live) -> StartFailure {
@@ -325,15 +331,21 @@ pub(super) fn with_stderr(message: String, live: &Live) -> String {
 }
 
 /// How long launch, `initialize` and opening may take together.
-pub(super) fn start_timeout(draft: &Draft<'_>) -> Duration {
-    let Finding::Found(agent) = &draft.world.agent else {
+pub(super) fn start_timeout(world: &World) -> Duration {
+    let Finding::Found(agent) = &world.agent else {
         return AgentSpec::default().start_timeout.get();
     };
     agent.spec.effective_start_timeout(agent.status.last_start.is_some()).get()
 }
 
+/// How long what began then may still take.
+pub(super) fn time_left(draft: &Draft<'_>, since: Mono) -> Duration {
+    let deadline = since.plus(start_timeout(draft.world));
+    deadlines::once_heard(draft.world, deadline).since(draft.now.mono)
+}
+
 fn handshake(draft: &mut Draft<'_>, index: usize, live: &Live) {
-    let left = start_timeout(draft).saturating_sub(draft.now.mono.since(live.launched_at));
+    let left = time_left(draft, live.launched_at);
     match (&live.acp.initialize, &live.acp.open) {
         (Call::NotMade, _) => {
             draft.act(Step::Initialize);

@@ -16,6 +16,7 @@
 
 pub mod agent;
 mod bounds;
+pub mod budget;
 pub mod capacity;
 mod cascade;
 mod configure;
@@ -24,10 +25,12 @@ mod draft;
 mod ending;
 mod launch;
 pub mod line;
+pub mod permission;
 mod session;
 pub mod status;
 mod stop;
 mod turn;
+pub mod usage;
 pub mod world;
 
 #[cfg(test)]
@@ -42,7 +45,8 @@ mod tests;
 use std::time::Duration;
 
 use crate::api::report::Outcome;
-use crate::api::{Agent, Incarnation, Name, Session, Turn, Uid};
+use crate::api::session::RunBudget;
+use crate::api::{Agent, Incarnation, Name, PermissionRequest, Session, Turn, Uid};
 use crate::clock::Now;
 use crate::options::settings::{Setting, Wanted};
 
@@ -113,12 +117,22 @@ pub enum Step {
     Submit {
         /// Which turn.
         turn: Uid,
+        /// What it may use: a change of the session's counts from the next turn on.
+        budget: Box<RunBudget>,
     },
     /// Before: the turn is recorded as `Cancelling`. Answers open permission requests with
     /// `cancelled`, then sends `session/cancel`.
     CancelPrompt {
         /// Which turn.
         turn: Uid,
+    },
+    /// Before: the record of the question says so, or its turn is over and it has none. Answers the
+    /// agent; a question that it does not ask any more is left alone.
+    AnswerPermission {
+        /// Which question.
+        request: u64,
+        /// What the agent is told.
+        answer: permission::Answer,
     },
     /// Takes a rung of the stop ladder. Each may be taken again without harm.
     Stop {
@@ -146,6 +160,7 @@ impl Step {
             Self::Set { setting, .. } => format!("Set({setting})"),
             Self::Submit { .. } => "Submit".to_owned(),
             Self::CancelPrompt { .. } => "CancelPrompt".to_owned(),
+            Self::AnswerPermission { answer, .. } => format!("AnswerPermission({answer:?})"),
             Self::Stop { rung, .. } => format!("Stop({rung:?})"),
             Self::Forget => "Forget".to_owned(),
         }
@@ -162,6 +177,7 @@ impl Step {
             | Self::Open(_)
             | Self::Set { .. }
             | Self::CancelPrompt { .. }
+            | Self::AnswerPermission { .. }
             | Self::Stop { .. }
             | Self::Forget => false,
         }
@@ -179,6 +195,11 @@ pub struct Change {
     pub turns: Vec<Turn>,
     /// Turns that go, with their transcripts and responses.
     pub remove_turns: Vec<Turn>,
+    /// Requests for permission as they shall stand. One without a uid is new, and gets it with the
+    /// commit; its name must be free.
+    pub requests: Vec<PermissionRequest>,
+    /// Requests for permission that go.
+    pub remove_requests: Vec<PermissionRequest>,
     /// Whether the session goes. Only once no process and no turn of it is left.
     pub removes_session: bool,
     /// A turn that is taken and needs one of the daemon's slots; the commit fails if it holds none
@@ -203,6 +224,12 @@ impl Change {
         }
         for turn in &self.turns {
             parts.push(format!("{} {:?}", turn.metadata.name, turn.status.phase));
+        }
+        for request in &self.requests {
+            parts.push(format!("{} {:?}", request.metadata.name, request.status.phase));
+        }
+        if !self.remove_requests.is_empty() {
+            parts.push(format!("remove {} requests", self.remove_requests.len()));
         }
         if !self.remove_turns.is_empty() {
             parts.push(format!("remove {} turns", self.remove_turns.len()));

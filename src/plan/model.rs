@@ -4,16 +4,24 @@
 use std::time::Duration;
 
 use crate::api::agent::AgentSpec;
+use crate::api::permission::{Decision, ToolCall};
 use crate::api::session::{Capabilities, Scope, SessionSpec};
 use crate::api::turn::{Admission, TurnPhase, TurnSpec};
-use crate::api::{Agent, Name, ObjectMeta, PROCESS_FINALIZER, Session, Time, Turn, Uid};
+use crate::api::{
+    Agent, Name, ObjectMeta, OwnerReference, PROCESS_FINALIZER, PermissionRequest,
+    PermissionRequestSpec, Session, Time, Turn, Uid,
+};
 use crate::clock::{Mono, Now};
 
+use super::permission::{Answer, Ask};
 use super::world::*;
 use super::{Change, Plan, Requeue, Step, plan};
 
 /// 2026-01-01T00:00:00Z.
 pub(crate) const EPOCH_MS: i64 = 1_767_225_600_000;
+
+/// How long a request for permission waits.
+pub(crate) const PERMISSION_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How the agent of a model behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +50,9 @@ pub(crate) struct Asked {
 pub(crate) struct Model {
     pub(crate) session: Option<Session>,
     pub(crate) turns: Vec<Turn>,
+    pub(crate) requests: Vec<PermissionRequest>,
+    /// What the agent was told, by the number of its question: the judge of "once, and as recorded".
+    pub(crate) told: Vec<(u64, Answer)>,
     pub(crate) owner: Owner,
     pub(crate) children: Children,
     pub(crate) process: Process,
@@ -56,6 +67,8 @@ pub(crate) struct Model {
     pub(crate) slots: Vec<Uid>,
     pub(crate) slots_max: usize,
     pub(crate) is_stopping: bool,
+    pub(crate) crowd: Crowd,
+    pub(crate) woken_late_at: Option<Mono>,
     pub(crate) behaviour: Behaviour,
     pub(crate) elapsed: Duration,
     /// Whether anything came of how the agent answers prompts, or of how it hears: what was never
@@ -102,6 +115,8 @@ impl Model {
         Self {
             session: Some(Session::new(meta, spec)),
             turns: Vec::new(),
+            requests: Vec::new(),
+            told: Vec::new(),
             owner: Owner::None,
             children: Children::default(),
             process: Process::Absent,
@@ -114,6 +129,8 @@ impl Model {
             slots: Vec::new(),
             slots_max: 8,
             is_stopping: false,
+            crowd: Crowd::default(),
+            woken_late_at: None,
             behaviour: Behaviour::Prompt,
             elapsed: Duration::ZERO,
             asked: Asked::default(),
@@ -146,15 +163,24 @@ impl Model {
             agent: self.agent.clone(),
             scope: self.scope.clone(),
             process: self.process.clone(),
+            requests: self.requests.clone(),
+            spent_requests: Some(self.spent()),
             has_free_slot: self.slots.len() < self.slots_max || self.next_holds_slot(),
+            crowd: self.crowd.clone(),
             daemon: Daemon {
                 store_id: "store".into(),
                 boot_id: "boot".into(),
                 is_stopping: self.is_stopping,
+                woken_late_at: self.woken_late_at,
                 stopped_cleanly: false,
+                permission_timeout: PERMISSION_TIMEOUT,
             },
             session,
         })
+    }
+
+    fn spent(&self) -> Vec<PermissionRequest> {
+        self.requests.iter().filter(|one| !one.status.phase.is_pending()).cloned().collect()
     }
 
     /// Whether the turn that is next has a slot already.
@@ -169,6 +195,43 @@ impl Model {
         self.slots.push(turn.metadata.uid.clone());
         self.taken.push(turn.metadata.uid.clone());
         self.turns.push(turn);
+    }
+
+    /// The agent asks for permission in the turn that it has.
+    pub(crate) fn ask(&mut self, request: u64) {
+        let turn = self.turns[0].metadata.uid.clone();
+        let call = ToolCall { id: format!("call-{request}"), ..ToolCall::default() };
+        let ask = Ask::new(request, turn, call, vec!["/w/file".to_owned()], Vec::new());
+        if let Some(live) = self.live_mut() {
+            live.has_asked = true;
+            live.asks.push(ask);
+        }
+    }
+
+    /// A question of the first turn as it was recorded before.
+    pub(crate) fn record_question(&mut self, request: u64, at: Time, decision: Option<Decision>) {
+        let turn = &self.turns[0];
+        let name =
+            crate::api::naming::permission_name(&turn.metadata.name, &turn.metadata.uid, request);
+        let mut meta = metadata(name.as_str(), &format!("question-{request}"));
+        meta.creation_timestamp = Some(at);
+        meta.owner_references.push(OwnerReference {
+            api_version: turn.api_version.clone(),
+            kind: turn.kind.clone(),
+            name: turn.metadata.name.clone(),
+            uid: turn.metadata.uid.clone(),
+            controller: None,
+            block_owner_deletion: None,
+        });
+        let spec = PermissionRequestSpec {
+            session: "s".into(),
+            turn: turn.metadata.name.clone(),
+            decision,
+            ..PermissionRequestSpec::default()
+        };
+        let mut record = PermissionRequest::new(meta, spec);
+        record.status.expires_at = Some(at.plus(PERMISSION_TIMEOUT));
+        self.requests.push(record);
     }
 
     /// The daemon dies: what is in memory is gone, the shim kills the tree.
@@ -193,9 +256,13 @@ impl Model {
             launched_at: Mono(0),
             acp: Acp::default(),
             prompt: None,
+            asks: Vec::new(),
+            has_asked: false,
             stop: None,
             last_activity: Mono(0),
-            is_tool_running: false,
+            last_progress: Mono(0),
+            tool_heard: None,
+            usage: super::usage::Meter::default(),
             is_active_after_turn: false,
             stderr_tail: String::new(),
             noise_lines: 0,
@@ -221,7 +288,7 @@ impl Model {
                 };
                 self.process = Process::Live(Box::new(live));
             }
-            Step::Submit { turn } => {
+            Step::Submit { turn, budget } => {
                 assert!(
                     !self.sent.contains(turn),
                     "world {}: a prompt was given twice",
@@ -229,9 +296,11 @@ impl Model {
                 );
                 self.journal.push(turn.clone());
                 self.sent.push(turn.clone());
-                let prompt = prompt(turn, Some(now.mono));
+                let mut prompt = prompt(turn, Some(now.mono));
+                prompt.budget.clone_from(budget);
                 if let Some(live) = self.live_mut() {
                     live.last_activity = now.mono;
+                    live.last_progress = now.mono;
                     live.prompt = Some(prompt);
                 }
             }
@@ -241,6 +310,7 @@ impl Model {
             | Step::Open(_)
             | Step::Set { .. }
             | Step::CancelPrompt { .. }
+            | Step::AnswerPermission { .. }
             | Step::Stop { .. } => self.apply_to_live(step, now),
         }
     }
@@ -249,8 +319,15 @@ impl Model {
         let behaviour = self.behaviour;
         let hears = matches!(step, Step::Open(_) | Step::Stop { rung: Rung::Eof | Rung::Term, .. });
         self.asked.hears |= hears;
+        if let Step::AnswerPermission { request, answer } = step {
+            self.told.push((*request, *answer));
+        }
         let Some(live) = self.live_mut() else { return };
         match step {
+            Step::AnswerPermission { request, .. } => {
+                live.asks.retain(|ask| ask.request != *request);
+                live.last_activity = now.mono;
+            }
             Step::OpenGate => live.stage = Stage::Running,
             Step::Initialize => {
                 live.acp.initialize = Call::Done(Initialized {
@@ -275,6 +352,7 @@ impl Model {
                 done.record(wanted, &before, setting, Err("this agent sets nothing"));
             }
             Step::CancelPrompt { turn } => {
+                live.asks.clear();
                 if let Some(prompt) = live.prompt.as_mut().filter(|prompt| prompt.turn == *turn) {
                     prompt.cancel_asked_at = Some(now.mono);
                 }
@@ -316,6 +394,20 @@ impl Model {
         self.turns.retain(|turn| {
             change.remove_turns.iter().all(|removed| removed.metadata.uid != turn.metadata.uid)
         });
+        for request in &change.requests {
+            let same =
+                |stored: &&mut PermissionRequest| stored.metadata.name == request.metadata.name;
+            match self.requests.iter_mut().find(same) {
+                Some(stored) => {
+                    assert!(stored.status.phase.is_pending(), "an ended request was written again");
+                    *stored = request.clone();
+                }
+                None => self.requests.push(request.clone()),
+            }
+        }
+        self.requests.retain(|request| {
+            change.remove_requests.iter().all(|gone| gone.metadata.name != request.metadata.name)
+        });
         if let Some(agent) = &change.agent {
             self.agent = Finding::Found(Box::new(agent.clone()));
         }
@@ -326,6 +418,7 @@ impl Model {
             let may_run = matches!(&self.process, Process::Live(live) if !matches!(live.stage, Stage::Empty { .. }));
             assert!(!may_run, "a record went before its process");
             assert!(self.turns.is_empty(), "a record went before its turns");
+            assert!(self.requests.is_empty(), "a record went before its requests");
             assert_eq!(self.children.count, 0, "a record went before its children");
             self.session = None;
         }
@@ -350,6 +443,10 @@ impl Model {
             return false;
         }
         let is_after_cancel = prompt.cancel_asked_at.is_some();
+        if !live.asks.is_empty() {
+            // It waits for an answer.
+            return false;
+        }
         asked.prompts = true;
         match behaviour {
             Behaviour::Prompt => {}
@@ -397,15 +494,7 @@ impl Model {
 }
 
 pub(crate) fn prompt(turn: &Uid, written_at: Option<Mono>) -> Prompt {
-    Prompt {
-        turn: turn.clone(),
-        written_at,
-        cancel_asked_at: None,
-        end: None,
-        response_bytes: 0,
-        steps: 0,
-        persist_failure: None,
-    }
+    Prompt { written_at, ..Prompt::new(turn.clone(), crate::api::session::RunBudget::default()) }
 }
 
 fn take_rung(live: &mut Live, rung: Rung, cause: &StopCause, now: Now, behaviour: Behaviour) {
@@ -416,11 +505,15 @@ fn take_rung(live: &mut Live, rung: Rung, cause: &StopCause, now: Now, behaviour
     live.stop = Some(Stop { rung, since: now.mono, unconfirmed, cause: cause.clone() });
     match rung {
         Rung::Cancel => {
+            live.asks.clear();
             if let Some(prompt) = &mut live.prompt {
                 prompt.cancel_asked_at = Some(now.mono);
             }
         }
-        Rung::Close => live.acp.close = Call::Done(()),
+        Rung::Close => {
+            live.asks.clear();
+            live.acp.close = Call::Done(());
+        }
         Rung::Eof | Rung::Term if behaviour == Behaviour::Deaf => {}
         Rung::Eof | Rung::Term => {
             live.stage = Stage::Exited { status: "exit code 0".into(), at: now.mono };

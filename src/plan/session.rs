@@ -2,14 +2,14 @@
 
 use crate::api::Code;
 use crate::api::session::{EndOutcome, Provider, SessionEnd};
-use crate::api::turn::{CancelBy, Delivery, TurnDesiredState, TurnPhase};
+use crate::api::turn::{Cancel, CancelBy, Delivery, TurnDesiredState, TurnPhase};
 use crate::clock::Now;
 
 use super::deadlines::{self, Clock};
 use super::draft::{Draft, holds_slot, next_turn};
 use super::turn::Ending;
 use super::world::{Live, Process, Stage, StopCause, World};
-use super::{Plan, Step, cascade, ending, launch, status, stop};
+use super::{Plan, Step, budget, cascade, ending, launch, permission, status, stop};
 
 /// Decides what one pass does.
 pub(super) fn plan(world: &World, now: Now) -> Plan {
@@ -31,6 +31,7 @@ pub(super) fn plan(world: &World, now: Now) -> Plan {
     } else {
         run(&mut draft);
     }
+    permission::settle(&mut draft);
     draft.finish()
 }
 
@@ -39,32 +40,55 @@ fn clocks(draft: &mut Draft<'_>) {
     if draft.session.status.end.is_some() {
         return;
     }
-    let has_turn = draft.active_turn().is_some() || !draft.pending_turns().is_empty();
     let running =
-        deadlines::running(draft.world, draft.session.status.idle_since, has_turn, draft.now);
+        deadlines::running(draft.world, draft.session.status.idle_since, &draft.turns, draft.now);
+    if let Some(look) = deadlines::next_look(draft.world, draft.now.mono) {
+        draft.wake_in(look);
+    }
     if let Some(next) = deadlines::next_in(&running) {
         draft.wake_in(next);
     }
     let at = draft.time();
     match deadlines::first_over(&running) {
-        None => {}
+        // A start that took too long is seen to where it is driven: it fails, the session stays.
+        None | Some(Clock::Start) => {}
+        Some(Clock::Budget) => end_by_budget(draft),
         Some(Clock::Ttl) => draft.end_session(deadlines::ttl_end(at)),
         Some(Clock::Inactivity) => draft.end_session(SessionEnd {
             outcome: EndOutcome::Stopped,
             reason: "Inactivity".to_owned(),
-            message: format!(
-                "the agent sent nothing for {} in a turn",
-                draft.session.spec.turn_inactivity_timeout
-            ),
+            message: silence(draft),
             code: Some(Code::TurnInactivityTimeout),
             at,
         }),
-        Some(Clock::Idle) => park(draft),
+        Some(Clock::Idle) => park(draft, "it had no turn for its idleTimeout"),
+    }
+}
+
+/// The running turn has used what it may: it is cancelled, its session goes on.
+fn end_by_budget(draft: &mut Draft<'_>) {
+    let Some(live) = draft.world.live() else { return };
+    let Some((_, reason)) = budget::due(live, &draft.turns, draft.now) else { return };
+    let Some(index) = draft.active_turn() else { return };
+    let at = draft.time();
+    draft.turns[index].status.cancel = Some(Cancel { by: CancelBy::Budget, reason, at });
+}
+
+/// For how long the agent was silent, as a sentence.
+fn silence(draft: &Draft<'_>) -> String {
+    let spec = &draft.session.spec;
+    let live = draft.world.live();
+    match live.and_then(|live| deadlines::call_in_progress(draft.world, live)) {
+        Some(_) => format!(
+            "the agent sent nothing for {} while a tool call was in progress",
+            spec.tool_inactivity_timeout.unwrap_or(spec.turn_inactivity_timeout)
+        ),
+        None => format!("the agent sent nothing for {} in a turn", spec.turn_inactivity_timeout),
     }
 }
 
 /// An idle process goes: the session hibernates if its agent can take it up again.
-fn park(draft: &mut Draft<'_>) {
+fn park(draft: &mut Draft<'_>, why: &str) {
     let Some(live) = draft.world.live() else { return };
     if live.stop.is_some() || matches!(live.stage, Stage::Empty { .. }) {
         return;
@@ -73,18 +97,14 @@ fn park(draft: &mut Draft<'_>) {
     let can_go_on = !status.prompted
         || status.capabilities.as_ref().is_some_and(|found| found.resume || found.load);
     if can_go_on {
-        draft.because(
-            "it had no turn for its idleTimeout: its process is stopped, it can be gone on with",
-        );
+        draft.because(format!("{why}: its process is stopped, it can be gone on with"));
         stop::climb(draft, live, &StopCause::Idle);
     } else {
         let at = draft.time();
         draft.end_session(SessionEnd {
             outcome: EndOutcome::Stopped,
             reason: "IdleTimeout".to_owned(),
-            message:
-                "it had no turn for its idleTimeout, and its agent can neither resume nor load"
-                    .to_owned(),
+            message: format!("{why}, and its agent can neither resume nor load"),
             code: None,
             at,
         });
@@ -237,6 +257,10 @@ fn rest(draft: &mut Draft<'_>) {
             draft.wake_in(idle.get());
         }
     }
+    draft.wakes.extend(draft.world.crowd.others.iter().cloned());
+    if draft.world.crowd.includes_this {
+        park(draft, "its parent has too many children with an idle process, this is the eldest");
+    }
     draft.because("no turn");
 }
 
@@ -256,6 +280,9 @@ fn drive(draft: &mut Draft<'_>, index: usize) {
         (false, Delivery::NotSent | Delivery::Unknown) => launch::progress(draft, index),
         (false, Delivery::Sent) if draft.world.live().is_none() => {
             ending::turn(draft, index, &Ending::ProcessGone { status: "unknown", stderr: "" });
+        }
+        (false, Delivery::Sent) if draft.world.live().is_some_and(permission::is_waiting) => {
+            draft.because("waits for somebody to decide what the agent asks");
         }
         (false, Delivery::Sent) => draft.because("the turn runs"),
     }

@@ -7,9 +7,11 @@ use crate::api::report::Outcome;
 use crate::api::session::{DesiredState, EndOutcome, ProcessState, Provider, SessionPhase};
 use crate::api::turn::TurnPhase;
 use crate::api::{Session, SessionStatus, Time, Turn};
+use crate::clock::Now;
 
-use super::deadlines;
+use super::deadlines::{self, Due};
 use super::draft::Draft;
+use super::permission;
 use super::world::{Call, Finding, Live, Missing, Stage, World};
 
 /// The annotation that names the manifest file that made an object.
@@ -54,7 +56,7 @@ pub(super) fn resolve(draft: &mut Draft<'_>) {
 }
 
 /// Fills in everything that is derived.
-pub(super) fn derive(session: &mut Session, turns: &[Turn], world: &World, now: Time, why: &str) {
+pub(super) fn derive(session: &mut Session, turns: &[Turn], world: &World, now: Now, why: &str) {
     let generation = session.metadata.generation;
     session.status.observed_generation = generation;
     let active = turns.iter().find(|turn| is_active(turn));
@@ -66,9 +68,9 @@ pub(super) fn derive(session: &mut Session, turns: &[Turn], world: &World, now: 
     let has_parent = session.status.lineage.parent.is_some();
     session.status.lineage.auto_stop_on_parent =
         has_parent.then_some(session.spec.auto_stop_on_parent);
-    let has_turn = active.is_some() || queued > 0;
-    session.status.next_deadline = deadlines::next_durable(session, has_turn);
-    conditions(session, world, now);
+    session.status.next_deadline = deadlines::next_durable(session, turns);
+    conditions(session, world, now.time);
+    progress(session, active, world, now);
     let (phase, reason) = phase(session, active, queued, world);
     let status = &mut session.status;
     status.phase = phase;
@@ -120,7 +122,8 @@ fn phase(
             | TurnPhase::Interrupted
             | TurnPhase::Discarded => SessionPhase::Idle,
         };
-        return (phase, String::new());
+        let reason = turn.status.waiting_for.as_ref().map_or("", |_| "WaitingForPermission");
+        return (phase, reason.to_owned());
     }
     if status.process.is_some() {
         return (SessionPhase::Idle, String::new());
@@ -143,6 +146,9 @@ fn phase(
 pub(super) fn standing(session: &Session, turns: &[Turn], world: &World) -> Outcome {
     let status = &session.status;
     let is_ending = status.end.is_some() && status.finished_at.is_none();
+    if !is_ending && turns.iter().any(|turn| turn.status.waiting_for.is_some()) {
+        return Outcome::Waiting;
+    }
     if is_ending || turns.iter().any(is_active) {
         return Outcome::Progressing;
     }
@@ -177,6 +183,7 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     let is_external = session.spec.provider == Provider::External;
     let has_ended = session.status.end.is_some();
     let delegates = session.spec.delegation.enabled;
+    let not_enforced = permission::is_not_enforced(session, world);
     let status = &mut session.status;
     let (ready, reason, message) = if is_external { not_run_here() } else { process_ready(status) };
     status.conditions.set("ProcessReady", ready, &reason, message, generation, now);
@@ -190,9 +197,6 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     };
     status.conditions.set("SessionReady", ready, reason, "", generation, now);
     flag(status, "ManagedByManifest", is_managed, ("FromFile", ""), generation, now);
-    let is_looping = status.restarts.count > 0 && status.restarts.next_attempt_at.is_none();
-    let why = status.restarts.last_error.clone();
-    flag(status, "Stalled", is_looping, ("CrashLoopBackOff", &why), generation, now);
     let lost = status.has_lost_memory;
     let message = "the agent lost the session; a new one without its memory took its place";
     flag(status, "MemoryLost", lost, ("SessionLost", message), generation, now);
@@ -203,10 +207,44 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     let message = "the agent takes no MCP servers over HTTP: its token is in its environment alone";
     let no_way = is_deaf && delegates && !is_external;
     flag(status, "DelegationUnavailable", no_way, ("NoHttpServers", message), generation, now);
+    let message = "it may do less than everything, but its agent offers no mode for that and has not \
+                   asked for any permission: nothing binds it but its own caution";
+    if let Some(holds) = not_enforced {
+        flag(status, "PermissionsNotEnforced", holds, ("NeverAsked", message), generation, now);
+    }
     if live.is_some_and(|live| live.noise_lines > 0) {
         let message =
             "the agent writes lines to standard output that are no protocol; they are skipped";
         status.conditions.set("StdoutNoise", True, "NotJsonRpc", message, generation, now);
+    }
+}
+
+/// Whether the running turn gets on, and what keeps the session from it if nothing does.
+fn progress(session: &mut Session, active: Option<&Turn>, world: &World, now: Now) {
+    let generation = session.metadata.generation;
+    let patience = session.spec.turn_inactivity_timeout;
+    let status = &mut session.status;
+    let due = world.live().and_then(|live| deadlines::is_stalled(world, live, now.mono));
+    let is_stalled = active.is_some() && matches!(due, Some(Due::Over(_)));
+    let is_looping = status.restarts.count > 0 && status.restarts.next_attempt_at.is_none();
+    let (reason, message) = if is_looping {
+        ("CrashLoopBackOff", status.restarts.last_error.clone())
+    } else {
+        let message = format!(
+            "the agent sends, but neither text nor thought nor a tool's news for {patience}"
+        );
+        ("NoProgress", message)
+    };
+    let holds = is_looping || is_stalled;
+    flag(status, "Stalled", holds, (reason, &message), generation, now.time);
+    match (active, is_stalled) {
+        (None, _) => status.conditions.remove("Progressing"),
+        (Some(_), false) => {
+            status.conditions.set("Progressing", True, "TurnActive", "", generation, now.time);
+        }
+        (Some(_), true) => {
+            status.conditions.set("Progressing", False, reason, message, generation, now.time);
+        }
     }
 }
 

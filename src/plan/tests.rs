@@ -1,5 +1,7 @@
 //! The planner's rules, a row of the tables of the contract each.
 
+mod clocks;
+mod permission;
 mod spawn;
 mod tree;
 
@@ -9,7 +11,6 @@ use crate::api::session::{DesiredState, EndOutcome, ProcessRecord, ProcessState,
 use crate::api::turn::{Admission, Cancel, CancelBy, Delivery, TurnDesiredState, TurnPhase};
 use crate::api::{Code, Dur, Time};
 
-use super::deadlines::{Clock, Due, first_over};
 use super::model::{Behaviour, EPOCH_MS, Model, capable, prompt, turn};
 use super::world::*;
 use super::{Step, plan};
@@ -359,29 +360,6 @@ fn the_phase_follows_from_what_is_recorded() {
         session.metadata.deletion_timestamp = Some(Time::from_millis(EPOCH_MS));
     };
     assert_eq!(phase(&|model| deleted(model)), SessionPhase::Terminating);
-}
-
-/// Test catalogue A4.
-#[test]
-fn of_clocks_that_are_over_the_first_counts_and_of_equals_the_mildest() {
-    let clocks = [Clock::Idle, Clock::Ttl, Clock::Inactivity];
-    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
-    for order in orders {
-        let over: Vec<_> = order
-            .iter()
-            .enumerate()
-            .map(|(place, &clock)| {
-                (clocks[clock], Due::Over(Duration::from_secs(10 - place as u64)))
-            })
-            .collect();
-        assert_eq!(first_over(&over), Some(clocks[order[0]]), "{order:?}");
-        let ties: Vec<_> =
-            order.iter().map(|&clock| (clocks[clock], Due::Over(Duration::ZERO))).collect();
-        assert_eq!(first_over(&ties), Some(Clock::Idle), "{order:?}");
-        let no_idle: Vec<_> = ties.into_iter().filter(|(clock, _)| *clock != Clock::Idle).collect();
-        assert_eq!(first_over(&no_idle), Some(Clock::Ttl), "{order:?}");
-    }
-    assert_eq!(first_over(&[(Clock::Ttl, Due::In(Duration::ZERO))]), None);
 }
 
 #[test]

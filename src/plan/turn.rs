@@ -3,7 +3,7 @@
 use crate::api::turn::{Cancel, CancelBy, Delivery, TurnPhase};
 use crate::api::{Code, Time, Turn, TurnStatus};
 
-use super::world::{CallFailure, CallFailureKind, Prompt, PromptEnd, StartFailure, StopReason};
+use super::world::{CallFailure, CallFailureKind, Live, PromptEnd, StartFailure, StopReason};
 
 /// What happened to a turn.
 pub(super) enum Ending<'a> {
@@ -55,10 +55,10 @@ pub(super) enum Ending<'a> {
 pub(super) fn conclude(
     turn: &Turn,
     ending: &Ending<'_>,
-    prompt: Option<&Prompt>,
+    live: Option<&Live>,
     now: Time,
 ) -> TurnStatus {
-    let mut status = begin(turn, prompt, now);
+    let mut status = begin(turn, live, now);
     match ending {
         Ending::Answered(end) => answered(&mut status, end, now),
         Ending::ProcessGone { status: exit, stderr } => process_gone(&mut status, exit, stderr),
@@ -109,19 +109,20 @@ pub(super) fn start_failure_code(reason: &str) -> Code {
 }
 
 /// What every end has in common.
-fn begin(turn: &Turn, prompt: Option<&Prompt>, now: Time) -> TurnStatus {
+fn begin(turn: &Turn, live: Option<&Live>, now: Time) -> TurnStatus {
     let mut status = turn.status.clone();
     status.finished_at = Some(now);
     status.reason.clear();
     status.message.clear();
-    if let Some(prompt) = prompt.filter(|prompt| prompt.turn == turn.metadata.uid) {
+    if let Some(live) = live
+        && let Some(prompt) = live.prompt.as_ref().filter(|p| p.turn == turn.metadata.uid)
+    {
         status.response_bytes = prompt.response_bytes;
         status.steps = prompt.steps;
         // The id is given out with the end, so that what it names never changes.
         status.response_id = Some(turn.metadata.uid.clone());
-        if let Some(end) = &prompt.end {
-            status.usage.clone_from(&end.usage);
-        }
+        let answered = prompt.end.as_ref().and_then(|end| end.usage.as_ref());
+        status.usage = live.usage.of_turn(answered, &prompt.spent);
     }
     status
 }

@@ -4,12 +4,17 @@
 //! What could not be found out is a value too ([`Stage::Unprovable`], [`Finding::Unknown`]): it
 //! counts as "might be running".
 
+use std::time::Duration;
+
 use crate::api::agent::StopTimes;
-use crate::api::session::{Capabilities, ProcessRecord, Scope};
-use crate::api::{Agent, Incarnation, Name, Session, Turn, Uid};
+use crate::api::session::{Capabilities, ProcessRecord, RunBudget, Scope};
+use crate::api::{Agent, Incarnation, Name, PermissionRequest, Session, Turn, Uid};
 use crate::clock::Mono;
 use crate::options::Snapshot;
 use crate::options::settings::{Done, Setting, Wanted};
+
+use super::permission::Ask;
+use super::usage::{Meter, Spent};
 
 /// What one pass over a session sees.
 #[derive(Clone, Debug)]
@@ -18,6 +23,12 @@ pub struct World {
     pub session: Session,
     /// Its turns that are not final, oldest first.
     pub turns: Vec<OpenTurn>,
+    /// Its requests for permission that wait, and those that the agent's questions stand for, oldest
+    /// first.
+    pub requests: Vec<PermissionRequest>,
+    /// Its requests that wait no more, oldest first; looked up only once it has finished, or where
+    /// a new question needs a record.
+    pub spent_requests: Option<Vec<PermissionRequest>>,
     /// Its turns, final ones too; looked up only once it has finished.
     pub below: Option<Vec<Turn>>,
     /// Its children; looked up only once its end is wanted or decided.
@@ -32,8 +43,19 @@ pub struct World {
     pub process: Process,
     /// Whether the turn that is next could take a slot now, or holds one.
     pub has_free_slot: bool,
+    /// The idle processes of its parent's children that are too many.
+    pub crowd: Crowd,
     /// The daemon itself.
     pub daemon: Daemon,
+}
+
+/// The idle processes of a parent's children that are too many, the least recently used first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Crowd {
+    /// Whether the session's own is one of them.
+    pub includes_this: bool,
+    /// The sessions of the others.
+    pub others: Vec<Name>,
 }
 
 /// The sessions that a session made.
@@ -52,10 +74,15 @@ pub struct Daemon {
     pub store_id: String,
     /// The machine's boot.
     pub boot_id: String,
+    /// When the daemon was last found not to have run for a while: what agents said meanwhile is
+    /// still being read.
+    pub woken_late_at: Option<Mono>,
     /// Whether the daemon is stopping in order.
     pub is_stopping: bool,
     /// Whether the daemon before this one stopped in order: its turns end `APP_SHUTDOWN`.
     pub stopped_cleanly: bool,
+    /// How long a request for permission waits.
+    pub permission_timeout: Duration,
 }
 
 /// A turn that is not final.
@@ -143,12 +170,21 @@ pub struct Live {
     pub acp: Acp,
     /// The prompt that the agent was last given.
     pub prompt: Option<Prompt>,
+    /// What the agent asks and waits for an answer to, oldest first.
+    pub asks: Vec<Ask>,
+    /// Whether it has asked for any permission, whatever the answer.
+    pub has_asked: bool,
     /// The stop ladder, once it was begun.
     pub stop: Option<Stop>,
     /// When the agent last sent a valid message.
     pub last_activity: Mono,
-    /// Whether a tool call is in progress.
-    pub is_tool_running: bool,
+    /// When the agent last got on: text, thought or a tool call's change.
+    pub last_progress: Mono,
+    /// When the agent last told of a tool call that is in progress, of the one that it told of
+    /// last. `None`: none is.
+    pub tool_heard: Option<Mono>,
+    /// What it reported of tokens and cost.
+    pub usage: Meter,
     /// Whether the agent sent anything since the last turn's end.
     pub is_active_after_turn: bool,
     /// The last lines of standard error, for messages.
@@ -372,6 +408,31 @@ pub struct Prompt {
     pub steps: u32,
     /// Why the turn's output could not be stored.
     pub persist_failure: Option<String>,
+    /// What the turn may use, as it was when the prompt was given.
+    pub budget: RunBudget,
+    /// What it used so far, by the agent's reports.
+    pub spent: Spent,
+    /// Since when it has used more than that; of the time that it takes nothing is said here.
+    pub over_budget_since: Option<Mono>,
+}
+
+impl Prompt {
+    /// The prompt of a turn, as it is before anything of it was written.
+    #[must_use]
+    pub fn new(turn: Uid, budget: RunBudget) -> Self {
+        Self {
+            turn,
+            written_at: None,
+            cancel_asked_at: None,
+            end: None,
+            response_bytes: 0,
+            steps: 0,
+            persist_failure: None,
+            budget,
+            spent: Spent::default(),
+            over_budget_since: None,
+        }
+    }
 }
 
 /// The response to a prompt.

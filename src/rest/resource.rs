@@ -15,11 +15,12 @@ pub enum Resource {
 
 impl Resource {
     /// Everything that is served, in the order of discovery.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Records(Kind::Agent),
         Self::Records(Kind::Workspace),
         Self::Records(Kind::Session),
         Self::Records(Kind::Turn),
+        Self::Records(Kind::PermissionRequest),
         Self::Reports,
         Self::Manifests,
         Self::Records(Kind::Namespace),
@@ -114,6 +115,8 @@ impl Resource {
     pub const fn verbs(self) -> &'static [&'static str] {
         match self {
             Self::Records(Kind::Event) => &["get", "list", "watch"],
+            // The daemon makes them, and they go with their turn.
+            Self::Records(Kind::PermissionRequest) => &["get", "list", "patch", "update", "watch"],
             Self::Records(_) => &["create", "delete", "get", "list", "patch", "update", "watch"],
             Self::Reports | Self::Manifests => &["list"],
         }

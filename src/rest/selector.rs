@@ -114,6 +114,9 @@ const fn selectable(resource: Resource) -> &'static [&'static str] {
     match resource {
         Resource::Records(Kind::Session) => &["status.phase", "spec.agent"],
         Resource::Records(Kind::Turn) => &["status.phase", "spec.session"],
+        Resource::Records(Kind::PermissionRequest) => {
+            &["status.phase", "spec.session", "spec.turn"]
+        }
         Resource::Records(Kind::Namespace) => &["status.phase"],
         Resource::Records(Kind::Event) => &[
             "involvedObject.apiVersion",

@@ -1,8 +1,9 @@
 //! Who asks, and what of the records he may see.
 //!
-//! An operator sees all. A caller (a session, by its token) sees itself, its children and its
-//! children's turns, and may make, cancel and delete its children: to it everything else is as if
-//! it were not there, and an answer about what is foreign is the same as one about what is missing.
+//! An operator sees all. A caller (a session, by its token) sees itself, its children, and their
+//! turns and requests for permission, which it may decide, and may make, cancel and delete its
+//! children: to it everything else is as if it were not there, and an answer about what is foreign is
+//! the same as one about what is missing.
 
 use std::collections::HashSet;
 
@@ -38,7 +39,8 @@ impl Sight {
     /// # Errors
     ///
     /// 401 if the request did not come through the guard; for a caller 404 for all but reading
-    /// sessions and turns.
+    /// sessions, turns and requests and deciding on requests, and 403 for deciding once it is at its
+    /// end.
     pub(super) async fn of(state: &State, parts: &Parts, target: &Target) -> Result<Self, Failure> {
         let bearer = match parts.extensions.get::<Principal>() {
             None => return Err(Failure::unauthorized()),
@@ -51,6 +53,11 @@ impl Sight {
         };
         if !is_allowed {
             return Err(missing(target, parts.uri.path()));
+        }
+        if parts.method == Method::PATCH && is_request(target) && !bearer.is_live {
+            return Err(Failure::forbidden(
+                "the session of this token has ended or is ending: it decides nothing any more",
+            ));
         }
         let prefix = keys::children_of(&bearer.caller.session);
         let (children, _) = state.store.list(&prefix, None, 0).await?;
@@ -67,7 +74,7 @@ impl Sight {
         match kind {
             Kind::Session => uid("/metadata/uid")
                 .is_some_and(|found| found == *session || children.contains(&found)),
-            Kind::Turn => uid("/metadata/ownerReferences/0/uid")
+            Kind::Turn | Kind::PermissionRequest => uid("/metadata/ownerReferences/0/uid")
                 .is_some_and(|owner| children.contains(&owner)),
             Kind::Agent | Kind::Workspace | Kind::Namespace | Kind::Event => false,
         }
@@ -101,7 +108,7 @@ fn may_write(method: &Method, target: &Target, bearer: &Bearer) -> bool {
         }
         Target::Item(Item { resource, subresource: None, .. }) => match resource {
             Resource::Records(Kind::Session) => matches!(*method, Method::PATCH | Method::DELETE),
-            Resource::Records(Kind::Turn) => *method == Method::PATCH,
+            Resource::Records(Kind::Turn | Kind::PermissionRequest) => *method == Method::PATCH,
             _ => false,
         },
         _ => false,
@@ -110,8 +117,9 @@ fn may_write(method: &Method, target: &Target, bearer: &Bearer) -> bool {
 
 /// What callers may read at all.
 fn is_open(target: &Target) -> bool {
-    let is_own =
-        |resource: &Resource| matches!(resource, Resource::Records(Kind::Session | Kind::Turn));
+    let is_own = |resource: &Resource| {
+        matches!(resource, Resource::Records(Kind::Session | Kind::Turn | Kind::PermissionRequest))
+    };
     match target {
         Target::Collection { resource, .. } => is_own(resource),
         Target::Item(item) => {
@@ -129,6 +137,18 @@ fn is_open(target: &Target) -> bool {
         | Target::Group
         | Target::Resources { .. } => false,
     }
+}
+
+/// Whether it is a request for permission itself, which a caller may decide.
+fn is_request(target: &Target) -> bool {
+    matches!(
+        target,
+        Target::Item(Item {
+            resource: Resource::Records(Kind::PermissionRequest),
+            subresource: None,
+            ..
+        })
+    )
 }
 
 /// The answer about something that is not there.

@@ -86,6 +86,10 @@ const SESSION: &[Column] = &[
         since(o, "/status/lastActivityAt", now)
     })
     .wide(),
+    column("Left", "How long until its ttl ends.", |o, now| {
+        until(o, "/status/lineage/ttlExpiresAt", now)
+    })
+    .wide(),
     column("Message", "Why, in a sentence.", |o, _| text(o, "/status/message")).wide(),
 ];
 const TURN: &[Column] = &[
@@ -104,6 +108,24 @@ const TURN: &[Column] = &[
     })
     .wide(),
     column("Response", "The id of its response.", |o, _| text(o, "/status/responseId")).wide(),
+    column("Message", "Why, in a sentence.", |o, _| text(o, "/status/message")).wide(),
+];
+const PERMISSION: &[Column] = &[
+    NAME,
+    column("Session", "The session that asks.", |o, _| text(o, "/spec/session")),
+    column("Tool", "What its agent wants to do, in the agent's words.", |o, _| {
+        first(o, &["/spec/toolCall/title", "/spec/toolCall/id"])
+    }),
+    column("Kind", "Of which kind that is.", |o, _| text(o, "/spec/toolCall/kind")),
+    column("Phase", "Where it stands.", |o, _| phase(o)),
+    column("Decision", "What was decided.", |o, _| text(o, "/spec/decision")),
+    column("Left", "How long the agent still waits.", left),
+    AGE,
+    column("Turn", "The turn that asks.", |o, _| text(o, "/spec/turn")).wide(),
+    column("Location", "The first file that it is about.", |o, _| {
+        text(o, "/spec/toolCall/locations/0/path")
+    })
+    .wide(),
     column("Message", "Why, in a sentence.", |o, _| text(o, "/status/message")).wide(),
 ];
 const EVENT: &[Column] = &[
@@ -151,6 +173,7 @@ const fn columns(resource: Resource) -> &'static [Column] {
         Resource::Records(Kind::Workspace) => WORKSPACE,
         Resource::Records(Kind::Session) => SESSION,
         Resource::Records(Kind::Turn) => TURN,
+        Resource::Records(Kind::PermissionRequest) => PERMISSION,
         Resource::Records(Kind::Event) => EVENT,
         Resource::Records(Kind::Namespace) => NAMESPACE,
         Resource::Reports => REPORT,
@@ -242,6 +265,11 @@ fn since(object: &Value, pointer: &str, now: Time) -> Value {
     }
 }
 
+/// How long until then, nothing once it has come.
+fn until(object: &Value, pointer: &str, now: Time) -> Value {
+    time(object, pointer).map_or_else(|| json!(""), |then| json!(age::span(then.since(now))))
+}
+
 /// The phase; a record that the loop has not seen yet is `Pending`.
 fn phase(object: &Value) -> Value {
     match text(object, "/status/phase") {
@@ -254,6 +282,14 @@ fn took(object: &Value, now: Time) -> Value {
     let Some(started) = time(object, "/status/startedAt") else { return json!("") };
     let ended = time(object, "/status/finishedAt").unwrap_or(now);
     json!(age::span(ended.since(started)))
+}
+
+/// How long is left until a request times out; nothing once it does not wait.
+fn left(object: &Value, now: Time) -> Value {
+    match time(object, "/status/expiresAt") {
+        Some(end) if phase(object) == "Pending" => json!(age::span(end.since(now))),
+        Some(_) | None => json!(""),
+    }
 }
 
 fn command(object: &Value) -> Value {

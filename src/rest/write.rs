@@ -69,7 +69,7 @@ pub(super) async fn change(
         &Method::DELETE => {
             return delete(state, sight, item, kind, query, headers, request_body).await;
         }
-        _ if !sight.is_all() => {
+        _ if !sight.is_all() && kind != Kind::PermissionRequest => {
             return own::move_on(state, sight, item, kind, query, parts, request_body).await;
         }
         &Method::PUT => body::expect_json(headers)?,
@@ -83,7 +83,10 @@ pub(super) async fn change(
     let view = View::of(headers, query)?;
     let options = options(query)?;
     let document = parse(&body::take(request_body).await?)?;
-    let (namespace, name) = address(state, item, kind).await?;
+    let (namespace, name) = address(state, sight, item, kind).await?;
+    if !sight.is_all() {
+        expect_decision(&document)?;
+    }
     let (admission, writer) = (&state.admission, Writer::Operator);
     let admitted = if parts.method == Method::PUT {
         admission.update(kind, &namespace, &name, document, &options, &writer).await?
@@ -114,7 +117,7 @@ async fn delete(
     };
     let mut options = told.options(query)?;
     let (namespace, name) = if sight.is_all() {
-        address(state, item, kind).await?
+        address(state, sight, item, kind).await?
     } else {
         let own::Owned { namespace, name, uid } = own::owned(state, sight, item, kind).await?;
         options.uid.get_or_insert(Uid::new(uid));
@@ -131,13 +134,33 @@ async fn delete(
 }
 
 /// Namespace and name of the object that a path names by name or uid.
-async fn address(state: &State, item: &Item, kind: Kind) -> Result<(Namespace, Name), Failure> {
-    let object = object_of(&find(state, &Sight::All, item, kind).await?)?;
+async fn address(
+    state: &State,
+    sight: &Sight,
+    item: &Item,
+    kind: Kind,
+) -> Result<(Namespace, Name), Failure> {
+    let object = object_of(&find(state, sight, item, kind).await?)?;
     let part = |name: &str| {
         let pointer = format!("/metadata/{name}");
         object.pointer(&pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
     };
     Ok((Namespace::new(part("namespace")), Name::new(part("name"))))
+}
+
+/// What a caller writes is a decision and nothing else; it may say of which version of the request.
+fn expect_decision(patch: &Value) -> Result<(), Failure> {
+    let has_only = |value: Option<&Value>, names: &[&str]| {
+        let fields = value.and_then(Value::as_object);
+        fields.is_none_or(|fields| fields.keys().all(|name| names.contains(&name.as_str())))
+    };
+    let is_decision = has_only(Some(patch), &["apiVersion", "kind", "metadata", "spec"])
+        && has_only(patch.get("metadata"), &["name", "namespace", "uid", "resourceVersion"])
+        && has_only(patch.get("spec"), &["decision"]);
+    if is_decision {
+        return Ok(());
+    }
+    Err(Failure::forbidden("with a caller's token only spec.decision of a request is written"))
 }
 
 pub(super) fn options(query: &Query) -> Result<WriteOptions, Failure> {

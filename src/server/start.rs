@@ -353,7 +353,9 @@ fn loop_options(
         store_id,
         boot_id: runtime::boot_id().map_err(system("the boot id cannot be read"))?,
         stopped_cleanly: !opened.is_new && !opened.was_unclean,
+        permission_timeout: config.permission_timeout.get(),
         limits: turn_limits(config),
+        idle_processes_per_parent_max: config.limits.max_idle_processes_per_parent as usize,
         retention: controller::Retention {
             reports_per_object: config.retention.reports_per_object as usize,
             reports: config.retention.reports as usize,

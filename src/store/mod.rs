@@ -374,6 +374,33 @@ pub mod keys {
         format!("/open/{session}/turn/")
     }
 
+    /// A request for permission that waits. The value is the request's key.
+    #[must_use]
+    pub fn asking(session: &Uid, request: &Uid) -> Key {
+        Key::new(format!("{}{request}", asking_of(session)))
+    }
+
+    /// The prefix of [`asking`] for one session, oldest first.
+    #[must_use]
+    pub fn asking_of(session: &Uid) -> String {
+        format!("{ASKING}{session}/")
+    }
+
+    /// The prefix of [`asking`].
+    pub const ASKING: &str = "/asking/";
+
+    /// A request for permission of a session or a turn. The value is the request's key.
+    #[must_use]
+    pub fn request_of(owner: &Uid, request: &Uid) -> Key {
+        Key::new(format!("{}{request}", requests_of(owner)))
+    }
+
+    /// The prefix of [`request_of`], oldest first.
+    #[must_use]
+    pub fn requests_of(owner: &Uid) -> String {
+        format!("/owner/{owner}/permissionrequest/")
+    }
+
     /// A child session of a session. The value is the child's key.
     #[must_use]
     pub fn child_of(parent: &Uid, child: &Uid) -> Key {

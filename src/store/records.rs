@@ -15,10 +15,10 @@ mod txn;
 use serde_json::Value;
 
 use super::{Error as StoreError, Key, Record, Rev, SharedStore, keys};
-use crate::api::{Kind, Name, Namespace, Object, Session, Spec, Turn, Uid};
+use crate::api::{Kind, Name, Namespace, Object, PermissionRequest, Session, Spec, Turn, Uid};
 
 pub use index::{idempotency_key, index, spawn_key};
-pub use txn::Txn;
+pub use txn::{Txn, removals};
 
 /// Why a record could not be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -256,6 +256,24 @@ impl Records {
     /// See [`Self::get`].
     pub async fn turns_of(&self, session: &Uid) -> Result<Vec<Turn>, Error> {
         self.through(&keys::turns_of(session)).await
+    }
+
+    /// A session's requests for permission that wait, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::get`].
+    pub async fn asking(&self, session: &Uid) -> Result<Vec<PermissionRequest>, Error> {
+        self.through(&keys::asking_of(session)).await
+    }
+
+    /// All requests for permission of a session or of a turn, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::get`].
+    pub async fn requests_of(&self, owner: &Uid) -> Result<Vec<PermissionRequest>, Error> {
+        self.through(&keys::requests_of(owner)).await
     }
 
     /// A session's children, oldest first.

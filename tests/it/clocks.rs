@@ -145,3 +145,92 @@ fn each_clock_of_a_session_ends_what_it_is_for() {
     daemon.ok(&["stop", "brief"]);
     daemon.gone("sessions/brief");
 }
+
+/// Known failures B05, B06.
+#[test]
+fn tool_calls_have_a_clock_of_their_own_and_standard_error_re_arms_none() {
+    let daemon = Daemon::start();
+    daemon.agent("plain", &["--cap=all"], json!({}));
+    let clocks = |turn: &str, tool: &str, prompt: &str| json!({"turnInactivityTimeout": turn, "toolInactivityTimeout": tool, "prompt": prompt});
+    // Allowed more than a turn is, and given it only while the call is in progress.
+    let long = "[[open-tool:build]][[sleep:1500]][[say:built]]";
+    daemon.session("long", "plain", clocks("500ms", "1m", long));
+    let lost = "[[open-tool:build]][[sleep:500]][[say:on]][[sleep:500]][[say:on]][[never]]";
+    daemon.session("lost", "plain", clocks("700ms", "900ms", lost));
+    daemon.session("short", "plain", clocks("10m", "400ms", "[[open-tool:build]][[never]]"));
+    let ended = "[[tool:build:read:/x]][[sleep:1500]][[say:thought]]";
+    daemon.session("ended", "plain", clocks("10m", "400ms", ended));
+    let noisy = "[[stderr:10]][[sleep:200]]".repeat(20) + "[[say:alive]]";
+    daemon.session("noisy", "plain", clocks("700ms", "0", &noisy));
+
+    assert_eq!(daemon.ended("long-1")["status"]["phase"], "Completed");
+    assert_eq!(daemon.ended("ended-1")["status"]["phase"], "Completed");
+    for (turn, words) in [
+        ("short-1", "400ms while a tool call was in progress"),
+        // Its completion never came, and the watchdog is on all the same.
+        ("lost-1", "700ms in a turn"),
+        ("noisy-1", "700ms in a turn"),
+    ] {
+        let turn = daemon.ended(turn);
+        assert_eq!(turn["status"]["code"], "TURN_INACTIVITY_TIMEOUT", "{turn:#}");
+        let session = turn["spec"]["session"].as_str().unwrap();
+        let session = daemon.phase(session, "Stopped");
+        let message = session["status"]["message"].as_str().unwrap();
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+/// Known failures H09.
+#[test]
+fn a_ttl_is_extended_while_its_session_lives() {
+    let daemon = Daemon::start();
+    daemon.agent("plain", &["--cap=all"], json!({}));
+    for name in ["kept", "left"] {
+        daemon.session(name, "plain", json!({"ttl": "2s", "prompt": "[[say:x]]"}));
+    }
+    let said = daemon.ok(&["extend", "kept", "1h"]);
+    assert!(said.contains("session/kept has a ttl of 1h 2s, until 20"), "{said}");
+    let kept = daemon.get("sessions/kept");
+    assert_eq!(kept["spec"]["ttl"], "1h 2s");
+    daemon.phase("left", "Stopped");
+    let kept = daemon.until("sessions/kept", |session| {
+        session["status"]["observedGeneration"] == session["metadata"]["generation"]
+    });
+    assert_eq!(kept["status"]["phase"], "Idle", "{kept:#}");
+    let ends = kept["status"]["lineage"]["ttlExpiresAt"].as_str().unwrap();
+    assert!(said.trim().ends_with(ends), "{said} {ends}");
+    let table = daemon.ok(&["get", "sessions", "-o", "wide"]);
+    let column = table.lines().next().unwrap().find("LEFT").unwrap();
+    let row = table.lines().find(|line| line.starts_with("kept")).unwrap();
+    assert!(row[column..].starts_with("59m") || row[column..].starts_with("60m"), "{table}");
+
+    daemon.session("endless", "plain", json!({}));
+    for (arguments, code, words) in [
+        (["extend", "left", "1h"], 1, "has ended (TtlExpired)"),
+        (["extend", "endless", "1h"], 1, "has no ttl"),
+        (["extend", "nobody", "1h"], 1, "not found"),
+        (["extend", "kept", "0s"], 2, "adds nothing"),
+        (["extend", "kept", "soon"], 2, "soon"),
+    ] {
+        let refused = daemon.cli(&arguments);
+        assert_eq!(refused.code, Some(code), "{refused:?}");
+        assert!(refused.err.contains(words), "{refused:?}");
+    }
+    // Less is a patch, and may end it at once.
+    assert_eq!(daemon.patch("sessions/kept", &json!({"spec": {"ttl": "1s"}})).status, 200);
+    assert_eq!(daemon.phase("kept", "Stopped")["status"]["reason"], "TtlExpired");
+}
+
+/// Known failures D05.
+#[test]
+fn a_response_waits_for_late_chunks_if_its_agent_says_so() {
+    let daemon = Daemon::start();
+    daemon.agent("hasty", &["--cap=all"], json!({}));
+    daemon.agent("slow", &["--cap=all"], json!({"lateUpdateGrace": "1s"}));
+    for name in ["hasty", "slow"] {
+        daemon.session(name, name, json!({"prompt": "[[say:a ]][[late:2:50]]"}));
+        assert_eq!(daemon.ended(&format!("{name}-1"))["status"]["phase"], "Completed");
+    }
+    assert_eq!(daemon.response("hasty-1"), "a ");
+    assert_eq!(daemon.response("slow-1"), "a late 0late 1");
+}

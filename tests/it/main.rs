@@ -10,6 +10,7 @@
 mod agents;
 mod api;
 mod bad_input;
+mod budgets;
 mod callers;
 mod chaos;
 mod clocks;
@@ -17,8 +18,10 @@ mod demo;
 mod harness;
 mod ladder;
 mod large;
+mod limits;
 mod load;
 mod mcp;
+mod permissions;
 mod real;
 mod restarts;
 mod runtime;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::acp::connection::{Command, Open, Options, Scope, Unattended};
+use crate::acp::connection::{Command, Open, Options, Scope};
 use crate::acp::counts::{Counters, Counts};
 use crate::acp::event::{Event, PermissionAsked, PromptEnd, Update};
 use crate::acp::machine::{Machine, Sent};
@@ -20,7 +20,6 @@ use crate::clock::{ManualClock, Mono};
 pub(super) fn options() -> Options {
     Options {
         permissions: Permissions::ApproveAll,
-        unattended: Unattended::Reject,
         roots: Roots::new(vec![PathBuf::from("/")]),
         category_map: BTreeMap::new(),
         additional_directories: AdditionalDirectories::Auto,

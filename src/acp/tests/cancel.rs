@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, chunk, options};
-use crate::acp::connection::{Command, Unattended};
+use crate::acp::connection::Command;
 use crate::acp::event::Event;
-use crate::acp::permission::Verdict;
+use crate::acp::permission::{Answer, Verdict};
 use crate::api::agent::Permissions;
 
 fn permission(id: u64) -> String {
@@ -22,7 +22,6 @@ const CANCELLED: &str = r#"{"outcome":{"outcome":"cancelled"}}"#;
 fn holding() -> crate::acp::connection::Options {
     let mut options = options();
     options.permissions = Permissions::Ask;
-    options.unattended = Unattended::Hold;
     options
 }
 
@@ -64,9 +63,9 @@ fn a_request_that_waits_is_answered_by_its_number() {
     let mut bench = Bench::running(holding());
     bench.line(&permission(70));
     let request = bench.asked()[0].request;
-    bench.command(Command::Answer { request: request + 1, allow: true });
-    bench.command(Command::Answer { request, allow: true });
-    bench.command(Command::Answer { request, allow: false });
+    bench.command(Command::Answer { request: request + 1, answer: Answer::Allow });
+    bench.command(Command::Answer { request, answer: Answer::Allow });
+    bench.command(Command::Answer { request, answer: Answer::Reject });
     let answers: Vec<&Value> = bench.sent.iter().filter(|sent| sent["id"] == 70).collect();
     assert_eq!(answers.len(), 1);
     assert_eq!(answers[0]["result"]["outcome"]["optionId"], "y");

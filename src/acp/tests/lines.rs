@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::bench::{Bench, chunk, options, update_line};
 use crate::acp::codec::{FRAME_BYTES_MAX, LineReader};
-use crate::acp::connection::Unattended;
 use crate::acp::event::{Event, Fault};
 
 /// A xorshift generator: the same numbers in each run.
@@ -122,7 +121,6 @@ async fn a_hundred_thousand_mutated_lines_break_nothing() {
     for round in 0..200 {
         let mut options = options();
         if round % 2 == 0 {
-            options.unattended = Unattended::Hold;
             options.permissions = crate::api::agent::Permissions::Ask;
         }
         let mut bench = Bench::running(options);

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::bench::{Bench, options};
-use crate::acp::permission::Verdict;
+use crate::acp::connection::Command;
+use crate::acp::permission::{Answer, Verdict};
 use crate::acp::roots::Roots;
 use crate::api::agent::Permissions;
 
@@ -39,14 +40,19 @@ fn every_cell_of_the_table_is_answered_as_it_says() {
                 bench.update(json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "T",
                     "kind": kind, "locations": [{"path": path}]}));
                 bench.events();
-                let (outcome, _) = ask(&mut bench, json!({"toolCallId": "c"}), ALL);
+                let (mut outcome, verdict) = ask(&mut bench, json!({"toolCallId": "c"}), ALL);
                 let reads = matches!(kind, "read" | "search");
-                let allow = inside
-                    && match policy {
-                        Permissions::DenyAll => false,
-                        Permissions::ApproveAll => true,
-                        Permissions::ApproveReads | Permissions::Ask => reads,
-                    };
+                let asks = matches!(policy, Permissions::ApproveReads | Permissions::Ask);
+                assert_eq!(verdict == Verdict::Wait, inside && asks && !reads);
+                let mut allow = inside && policy != Permissions::DenyAll;
+                if verdict == Verdict::Wait {
+                    assert_ne!(bench.sent.last().unwrap()["id"], "p", "answered too early");
+                    let answer = if kind == "edit" { Answer::Allow } else { Answer::Reject };
+                    allow = answer == Answer::Allow;
+                    bench.command(Command::Answer { request: 2, answer });
+                    outcome = bench.sent.last().unwrap()["result"]["outcome"].clone();
+                    assert_eq!(bench.asked()[0].verdict, Verdict::Answered);
+                }
                 let option = if allow { "allow_once" } else { "reject_once" };
                 let expected = json!({"outcome": "selected", "optionId": option});
                 assert_eq!(outcome, expected, "{policy:?} {kind} {inside}");
@@ -73,7 +79,13 @@ fn a_request_before_any_update_is_judged_on_itself() {
     let mut bench = Bench::running(options);
     let call = json!({"toolCallId": "c", "kind": "read", "title": null});
     assert_eq!(ask(&mut bench, call, ALL).1, Verdict::Allow);
-    assert_eq!(ask(&mut bench, json!({"toolCallId": "d"}), ALL).1, Verdict::RejectUnattended);
+    let waiting = ask(&mut bench, json!({"toolCallId": "d"}), ALL);
+    assert_eq!(waiting.1, Verdict::Wait);
+    bench.result(json!({"stopReason": "end_turn"}));
+    bench.events();
+    let (outcome, verdict) = ask(&mut bench, json!({"toolCallId": "e"}), ALL);
+    assert_eq!(verdict, Verdict::RejectOutOfTurn, "no turn runs that it could belong to");
+    assert_eq!(outcome, json!({"outcome": "selected", "optionId": "reject_once"}));
     let call = json!({"toolCallId": "c", "locations": [{"path": "/x"}]});
     assert_eq!(ask(&mut bench, call, ALL).1, Verdict::RejectOutside);
 }
@@ -117,4 +129,34 @@ fn every_request_is_answered_and_bad_ones_are_told_why() {
     bench.events();
     bench.line(r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"id":5}}"#);
     assert!(bench.events().is_empty());
+}
+
+#[test]
+fn a_request_that_waits_tells_what_is_known_of_it_and_may_be_taken_back() {
+    let mut options = options();
+    options.permissions = Permissions::Ask;
+    let mut bench = Bench::running(options);
+    bench.update(json!({"sessionUpdate": "tool_call", "toolCallId": "c", "title": "Writes",
+        "kind": "edit", "locations": [{"path": "/a"}]}));
+    bench.events();
+    let request = json!({"jsonrpc": "2.0", "id": "p", "method": "session/request_permission",
+        "params": {"sessionId": "s", "toolCall": {"toolCallId": "c",
+            "content": [{"type": "diff", "path": "/b"}]},
+            "options": [{"optionId": "y", "kind": "allow_once", "name": "Yes"}]}});
+    bench.line(&request.to_string());
+    let asked = bench.asked().remove(0);
+    assert_eq!((asked.verdict, asked.targets), (Verdict::Wait, vec!["/a".into(), "/b".into()]));
+    assert_eq!((asked.offered[0].id.as_str(), asked.offered[0].name.as_str()), ("y", "Yes"));
+    assert_eq!(asked.tool.title.as_deref(), Some("Writes"));
+    let back = |id: Value| {
+        json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": id}})
+            .to_string()
+    };
+    bench.line(&back(json!("q")));
+    assert!(bench.asked().is_empty(), "another request");
+    bench.line(&back(json!("p")));
+    assert_eq!(bench.sent.last().unwrap()["error"]["code"], -32800);
+    assert_eq!(bench.asked()[0].verdict, Verdict::Cancelled);
+    bench.command(Command::Answer { request: asked.request, answer: Answer::Allow });
+    assert_eq!(bench.sent.iter().filter(|sent| sent["id"] == "p").count(), 1);
 }

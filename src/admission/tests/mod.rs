@@ -4,6 +4,7 @@ mod bounds;
 mod create;
 mod delete;
 mod faults;
+mod lattice;
 mod manifests;
 mod spawn;
 mod tokens;

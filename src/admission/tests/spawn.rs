@@ -83,7 +83,7 @@ pub(super) async fn prompt(
     bench.admission.prompt(caller, request, &Machine::default()).await
 }
 
-async fn made(bench: &Bench, caller: &Caller, request: PromptRequest) -> Made {
+pub(super) async fn made(bench: &Bench, caller: &Caller, request: PromptRequest) -> Made {
     match prompt(bench, caller, request).await.unwrap() {
         Prompted::Turn(made) => *made,
         other => panic!("{other:?}"),

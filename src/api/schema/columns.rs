@@ -42,6 +42,7 @@ const SESSION: &[Column] = &[
     wide("Parent", "string", ".spec.parent"),
     wide("Pid", "integer", ".status.process.pid"),
     wide("Activity", "date", ".status.lastActivityAt"),
+    wide("Expires", "string", ".status.lineage.ttlExpiresAt"),
     wide("Message", "string", ".status.message"),
 ];
 const TURN: &[Column] = &[
@@ -54,6 +55,18 @@ const TURN: &[Column] = &[
     wide("Response", "string", ".status.responseId"),
     wide("Message", "string", ".status.message"),
 ];
+const PERMISSION: &[Column] = &[
+    column("Session", "string", ".spec.session"),
+    column("Tool", "string", ".spec.toolCall.title"),
+    column("Kind", "string", ".spec.toolCall.kind"),
+    column("Phase", "string", ".status.phase"),
+    column("Decision", "string", ".spec.decision"),
+    AGE,
+    wide("Turn", "string", ".spec.turn"),
+    wide("Location", "string", ".spec.toolCall.locations[0].path"),
+    wide("Expires", "string", ".status.expiresAt"),
+    wide("Message", "string", ".status.message"),
+];
 
 pub(super) fn of(kind: Kind) -> Value {
     let columns = match kind {
@@ -61,6 +74,7 @@ pub(super) fn of(kind: Kind) -> Value {
         Kind::Workspace => WORKSPACE,
         Kind::Session => SESSION,
         Kind::Turn => TURN,
+        Kind::PermissionRequest => PERMISSION,
         Kind::Event | Kind::Namespace => &[],
     };
     let shown = columns.iter().map(|column| {

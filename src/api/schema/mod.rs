@@ -14,8 +14,8 @@ mod tests;
 use serde_json::{Value, json};
 
 use super::{
-    AgentSpec, Event, GROUP, Kind, ObjectMeta, SessionSpec, Spec, TurnSpec, VERSION, WorkspaceSpec,
-    namespace::NamespaceSpec,
+    AgentSpec, Event, GROUP, Kind, ObjectMeta, PermissionRequestSpec, SessionSpec, Spec, TurnSpec,
+    VERSION, WorkspaceSpec, namespace::NamespaceSpec,
 };
 
 /// What `kubectl get all` and `kubectl get spawnlet` show.
@@ -35,6 +35,9 @@ pub fn schema(kind: Kind) -> Value {
         }
         Kind::Session => object::<SessionSpec>("A conversation with an agent, kept as a record."),
         Kind::Turn => object::<TurnSpec>("One prompt turn of a session, owned by it."),
+        Kind::PermissionRequest => object::<PermissionRequestSpec>(
+            "An agent waits for somebody to decide whether it may do something.",
+        ),
         Kind::Namespace => object::<NamespaceSpec>("The isolation boundary of records."),
         Kind::Event => structural::of(&schemars::schema_for!(Event)),
     };
@@ -141,7 +144,7 @@ fn amend(kind: Kind, spec: &mut Value) {
             structural::remove_default(&mut spec["properties"]["agent"]);
             return;
         }
-        Kind::Agent | Kind::Event | Kind::Namespace => return,
+        Kind::Agent | Kind::PermissionRequest | Kind::Event | Kind::Namespace => return,
     };
     structural::remove_default(&mut spec["properties"][required]);
     spec["required"] = json!([required]);

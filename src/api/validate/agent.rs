@@ -18,7 +18,6 @@ pub(super) const NOT_YET: &[NotYet] = &[
     ("sandbox.mode", &["workspace-write", "read-only"]),
     ("sandbox.writePaths", ANY),
     ("steer", &["native", "interrupt"]),
-    ("lateUpdateGrace", ANY),
     ("sharing", &["shared"]),
     ("process.warm", ANY),
     ("process.maxSessions", ANY),

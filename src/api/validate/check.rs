@@ -10,6 +10,7 @@ use crate::api::field::FieldErrorReason::{
     FieldValueDuplicate, FieldValueForbidden, FieldValueInvalid, FieldValueNotSupported,
     FieldValueRequired,
 };
+use crate::api::session::RunBudget;
 use crate::api::{Dur, FieldErrors, FieldPath};
 
 /// Variables that the daemon sets itself: a value in a record would never reach the agent.
@@ -187,6 +188,27 @@ pub(super) fn optional_id(errors: &mut FieldErrors, at: FieldPath, value: Option
 pub(super) fn positive(errors: &mut FieldErrors, at: FieldPath, value: Dur, hint: &str) {
     if value.is_zero() {
         errors.push(at, FieldValueInvalid, format!("0s: expected a duration above zero{hint}"));
+    }
+}
+
+/// The limits of a turn: what allows nothing would end every turn at its beginning.
+pub(super) fn run_budget(errors: &mut FieldErrors, at: &FieldPath, budget: &RunBudget) {
+    let hint = "; leave it out for no limit";
+    let mut refuse = |field: &str, text: String| {
+        let message = format!("{text}: expected more than 0{hint}");
+        errors.push(at.field(field), FieldValueInvalid, message);
+    };
+    if budget.max_steps == Some(0) {
+        refuse("maxSteps", "0".to_owned());
+    }
+    if let Some(timeout) = budget.timeout.filter(|timeout| timeout.is_zero()) {
+        refuse("timeout", timeout.to_string());
+    }
+    if budget.max_tokens == Some(0) {
+        refuse("maxTokens", "0".to_owned());
+    }
+    if let Some(cost) = budget.max_cost.filter(|cost| !cost.is_finite() || *cost <= 0.0) {
+        refuse("maxCost", cost.to_string());
     }
 }
 

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::column::Change;
 use super::not_yet::NotYet;
-use super::{agent, session, turn};
-use crate::api::{AgentSpec, SessionSpec, Spec, TurnSpec};
+use super::{agent, permission, session, turn};
+use crate::api::{AgentSpec, PermissionRequestSpec, SessionSpec, Spec, TurnSpec};
 
 /// What the daemon carries out, by path; a path covers what is below it.
 const AGENT: &[&str] = &[
@@ -32,6 +32,7 @@ const AGENT: &[&str] = &[
     "firstStartTimeout",
     "stop",
     "additionalDirectories",
+    "lateUpdateGrace",
 ];
 const SESSION: &[&str] = &[
     "agent",
@@ -55,10 +56,10 @@ const SESSION: &[&str] = &[
     "delegation.maxChildren",
     "delegation.toolsets",
     "delegation.controlMode",
+    "runBudget",
     "ttl",
     "idleTimeout",
     "turnInactivityTimeout",
-    // Refused when it differs: `tool_inactivity_timeout_is_refused_when_it_differs`.
     "toolInactivityTimeout",
     "ttlAfterFinished",
     "autoStopOnParent",
@@ -78,6 +79,7 @@ const TURN: &[&str] = &[
     // Set by the daemon alone.
     "source.caller",
     "source.requestSha256",
+    "runBudget",
     "idempotencyKey",
     "desiredState",
 ];
@@ -231,4 +233,5 @@ fn defaults_written_out_are_accepted() {
 fn every_field_has_its_place_in_the_column_of_changes() {
     every_field_says_what_a_change_does::<SessionSpec>(session::COLUMN);
     every_field_says_what_a_change_does::<TurnSpec>(turn::COLUMN);
+    every_field_says_what_a_change_does::<PermissionRequestSpec>(permission::COLUMN);
 }

@@ -11,6 +11,7 @@ mod check;
 mod column;
 mod metadata;
 mod not_yet;
+pub mod permission;
 pub(super) mod session;
 pub(super) mod turn;
 pub(super) mod workspace;

@@ -9,17 +9,13 @@ use crate::api::field::FieldErrorReason::{
 use crate::api::session::{Provider, SessionSpec};
 use crate::api::{FieldErrors, FieldPath};
 
-/// What has no effect yet. `toolInactivityTimeout` is refused by code of its own.
+/// What has no effect yet.
 pub(super) const NOT_YET: &[NotYet] = &[
     ("provider", &["fork"]),
     ("role", ANY),
     ("persona", ANY),
     ("toolFilter.allow", ANY),
     ("toolFilter.deny", ANY),
-    ("runBudget.maxSteps", ANY),
-    ("runBudget.timeout", ANY),
-    ("runBudget.maxTokens", ANY),
-    ("runBudget.maxCost", ANY),
     ("notifyParent", &["false"]),
 ];
 
@@ -86,10 +82,7 @@ pub(crate) fn spec(spec: &SessionSpec) -> Result<(), FieldErrors> {
     if let Some(ttl) = spec.ttl {
         check::positive(&mut errors, at.field("ttl"), ttl, "; leave it out for no ttl");
     }
-    let tool_timeout = spec.tool_inactivity_timeout;
-    if tool_timeout.is_some_and(|timeout| timeout != spec.turn_inactivity_timeout) {
-        errors.not_supported_yet(at.field("toolInactivityTimeout"));
-    }
+    check::run_budget(&mut errors, &at.field("runBudget"), &spec.run_budget);
     errors.into_result()
 }
 
@@ -105,6 +98,7 @@ fn external(errors: &mut FieldErrors, at: &FieldPath, spec: &SessionSpec) {
         ("thoughtLevel", spec.thought_level.is_some()),
         ("config", !spec.config.is_empty()),
         ("mcpServers", !spec.mcp_servers.is_empty()),
+        ("runBudget", spec.run_budget != none.run_budget),
         ("ttl", spec.ttl.is_some()),
     ];
     for (field, _) in set.into_iter().filter(|(_, is_set)| *is_set) {
@@ -274,9 +268,13 @@ mod tests {
     }
 
     #[test]
-    fn tool_inactivity_timeout_is_refused_when_it_differs() {
-        assert!(faults(&json!({"toolInactivityTimeout": "10m"})).is_empty());
-        assert_eq!(faults(&json!({"toolInactivityTimeout": "1h"})), ["spec.toolInactivityTimeout"]);
+    fn a_budget_allows_more_than_nothing() {
+        let budget = json!({"maxSteps": 1, "timeout": "1s", "maxTokens": 1, "maxCost": 0.01});
+        assert!(faults(&json!({"runBudget": budget})).is_empty());
+        let budget = json!({"maxSteps": 0, "timeout": "0s", "maxTokens": 0, "maxCost": -1.0});
+        let fields = ["maxSteps", "timeout", "maxTokens", "maxCost"];
+        let fields = fields.map(|field| format!("spec.runBudget.{field}"));
+        assert_eq!(faults(&json!({"runBudget": budget})), fields);
     }
 
     #[test]

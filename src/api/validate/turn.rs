@@ -5,21 +5,15 @@
 //! blob.
 
 use super::column::{self, Change};
-use super::not_yet::{self, ANY, NotYet};
+use super::not_yet::{self, NotYet};
 use super::{IDEMPOTENCY_KEY_CHARS_MAX, check};
 use crate::api::field::FieldErrorReason::{FieldValueForbidden, FieldValueRequired};
 use crate::api::turn::TurnSpec;
 use crate::api::{FieldErrors, FieldPath};
 
 /// What has no effect yet.
-pub(super) const NOT_YET: &[NotYet] = &[
-    ("deliverAt", &["step"]),
-    ("source.kind", &["fleet-relay", "subagent", "notice"]),
-    ("runBudget.maxSteps", ANY),
-    ("runBudget.timeout", ANY),
-    ("runBudget.maxTokens", ANY),
-    ("runBudget.maxCost", ANY),
-];
+pub(super) const NOT_YET: &[NotYet] =
+    &[("deliverAt", &["step"]), ("source.kind", &["fleet-relay", "subagent", "notice"])];
 
 /// The column "M".
 pub(super) const COLUMN: &[(&str, Change)] = &[
@@ -67,6 +61,9 @@ pub(crate) fn spec(spec: &TurnSpec) -> Result<(), FieldErrors> {
     check::optional_id(&mut errors, at.field("model"), spec.model.as_ref());
     check::optional_id(&mut errors, at.field("thoughtLevel"), spec.thought_level.as_ref());
     check::options(&mut errors, &at.field("config"), &spec.config);
+    if let Some(budget) = &spec.run_budget {
+        check::run_budget(&mut errors, &at.field("runBudget"), budget);
+    }
     if let Some(key) = &spec.idempotency_key {
         check::line(&mut errors, at.field("idempotencyKey"), key, IDEMPOTENCY_KEY_CHARS_MAX);
     }

@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::Error;
-use crate::acp::connection::{self, Unattended, connect};
+use crate::acp::connection::{self, connect};
 use crate::acp::roots::Roots;
 use crate::api::session::Scope;
 use crate::api::token::SecretToken;
@@ -18,6 +18,7 @@ use crate::controller::process::{
 use crate::controller::pump::{Pump, State};
 use crate::controller::{Controller, ObjectKey, Queue};
 use crate::plan::World;
+use crate::plan::usage::Meter;
 use crate::plan::world::{Acp, Finding, Live, Stage, StartFailure};
 
 /// How far reading runs ahead of the pump. Small: a waiting event may hold a line of 10 MiB.
@@ -95,7 +96,6 @@ impl Controller {
         roots.extend(scope.additional_directories.iter().map(Into::into));
         let options = connection::Options {
             permissions,
-            unattended: Unattended::Reject,
             roots: Roots::new(roots),
             category_map: agent.spec.category_map.clone(),
             additional_directories: agent.spec.additional_directories,
@@ -111,9 +111,13 @@ impl Controller {
             launched_at: now.mono,
             acp: Acp::default(),
             prompt: None,
+            asks: Vec::new(),
+            has_asked: false,
             stop: None,
             last_activity: now.mono,
-            is_tool_running: false,
+            last_progress: now.mono,
+            tool_heard: None,
+            usage: Meter::of_record(world.session.status.usage.as_ref()),
             is_active_after_turn: false,
             stderr_tail: String::new(),
             noise_lines: 0,

@@ -5,6 +5,7 @@
 
 mod grant;
 mod launch;
+mod permission;
 mod prompt;
 mod tell;
 
@@ -23,7 +24,7 @@ use crate::store;
 use crate::store::records::{self, Records, Txn};
 
 use super::live::Entry;
-use super::{Controller, ObjectKey};
+use super::{Controller, ObjectKey, requests};
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
@@ -81,15 +82,13 @@ impl Controller {
     ) -> Result<(), Error> {
         let session = &world.session.metadata.uid;
         match step {
-            Step::Record(change) => match (change.new_token, &change.session) {
-                (Some(run), Some(session)) => {
-                    let mut session = session.clone();
-                    *granted = Some(self.grant(&mut session, run)?);
-                    let change = Change { session: Some(session), ..(**change).clone() };
-                    self.record(world, &change).await
+            Step::Record(change) => {
+                let mut change = requests::with_uids(change).into_owned();
+                if let (Some(run), Some(session)) = (change.new_token, &mut change.session) {
+                    *granted = Some(self.grant(session, run)?);
                 }
-                _ => self.record(world, change).await,
-            },
+                self.record(world, &change).await
+            }
             Step::Launch { incarnation } => {
                 self.launch(key, world, *incarnation, granted.take()).await
             }
@@ -121,7 +120,7 @@ impl Controller {
                 entry.acp.set(setting.clone()).inspect_err(|_| entry.view().acp.setting = None)?;
                 Ok(())
             }
-            Step::Submit { turn } => self.submit(world, turn).await,
+            Step::Submit { turn, budget } => self.submit(world, turn, budget).await,
             Step::CancelPrompt { turn } => {
                 let entry = self.entry(session)?;
                 entry.acp.cancel()?;
@@ -131,9 +130,11 @@ impl Controller {
                 }
                 Ok(())
             }
+            Step::AnswerPermission { request, answer } => self.answer(session, *request, *answer),
             Step::Stop { rung, cause } => self.take_rung(session, *rung, cause),
             Step::Forget => {
                 self.registry.forget(session);
+                self.idle.forget(session);
                 // What waits for this very process to go is looked at again.
                 self.queue.add(key.clone(), crate::api::report::Trigger::Process);
                 Ok(())
@@ -147,6 +148,7 @@ impl Controller {
         for (uid, entry) in self.registry.of_key(key) {
             if matches!(entry.view().stage, Stage::Empty { .. }) {
                 self.registry.forget(&uid);
+                self.idle.forget(&uid);
             } else {
                 tracing::warn!(session = %key, %uid, "a process without a record is killed");
                 entry.control.kill_tree();
@@ -226,6 +228,9 @@ impl Controller {
                     }
                 });
             }
+        }
+        for turn in &change.remove_turns {
+            self.spawn(requests::drop_of(self.records.clone(), turn.metadata.uid.clone()));
         }
         self.reporter.events_of(world, change, self.clock.now().time);
         if let Some(hooks) = &self.hooks {
@@ -346,7 +351,7 @@ fn transaction(world: &World, change: &Change) -> Txn {
             txn = txn.remove(seen);
         }
     }
-    txn
+    requests::write(txn, world, change)
 }
 
 /// The servers of a session: the daemon's, its own, then the agent's, by name; without those that

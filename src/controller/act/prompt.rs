@@ -3,6 +3,7 @@
 use serde_json::value::RawValue;
 
 use super::Error;
+use crate::api::session::RunBudget;
 use crate::api::{Turn, Uid};
 use crate::controller::{Controller, output};
 use crate::plan::World;
@@ -13,7 +14,12 @@ use crate::store::{BlobId, Stream};
 const PROMPT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 impl Controller {
-    pub(super) async fn submit(&self, world: &World, turn: &Uid) -> Result<(), Error> {
+    pub(super) async fn submit(
+        &self,
+        world: &World,
+        turn: &Uid,
+        budget: &RunBudget,
+    ) -> Result<(), Error> {
         let entry = self.entry(&world.session.metadata.uid)?;
         let Some(open) = world.turns.iter().find(|open| open.record.metadata.uid == *turn) else {
             return Err(Error::ProcessGone);
@@ -28,15 +34,8 @@ impl Controller {
             let mut view = entry.view();
             view.last_activity = now;
             view.is_active_after_turn = false;
-            view.prompt = Some(Prompt {
-                turn: turn.clone(),
-                written_at: None,
-                cancel_asked_at: None,
-                end: None,
-                response_bytes: 0,
-                steps: 0,
-                persist_failure: None,
-            });
+            view.last_progress = now;
+            view.prompt = Some(Prompt::new(turn.clone(), budget.clone()));
         }
         *entry.activity() =
             crate::ports::LiveActivity { turn: Some(turn.clone()), ..Default::default() };

@@ -23,8 +23,10 @@ pub(super) struct Script {
     pub(super) silent_settings: bool,
     /// It sends more updates after the answer to a prompt.
     pub(super) late: bool,
-    /// It asks for permission in each prompt.
-    pub(super) asks: bool,
+    /// How many permissions it asks for at once in each prompt.
+    pub(super) asks: usize,
+    /// After how long it takes its questions back.
+    pub(super) withdraws: Option<Duration>,
     /// It asks for permission when it is cancelled, and ends once it is answered.
     pub(super) asks_on_cancel: bool,
     /// It answers with all its might at the moment of a cancel: `end_turn`.
@@ -37,6 +39,8 @@ pub(super) struct Script {
     pub(super) immortal: bool,
     /// A launch of it fails.
     pub(super) missing: bool,
+    /// It never answers a prompt, and says something so often.
+    pub(super) talks: Duration,
     /// How long it thinks before it answers a prompt.
     pub(super) thinks: Duration,
 }
@@ -55,13 +59,17 @@ impl Script {
                 "forgetful" => script.forgetful = true,
                 "silent-settings" => script.silent_settings = true,
                 "late" => script.late = true,
-                "asks" => script.asks = true,
+                "asks" => script.asks = value.parse().unwrap_or(1),
+                "withdraws-ms" => {
+                    script.withdraws = Some(Duration::from_millis(value.parse().unwrap()));
+                }
                 "asks-on-cancel" => script.asks_on_cancel = true,
                 "ends-on-cancel" => script.answers_cancel_with_end = true,
                 "silent-at" => script.silent_at = Some(value.to_owned()),
                 "crash-at" => script.crash_at = Some(value.to_owned()),
                 "immortal" => script.immortal = true,
                 "missing" => script.missing = true,
+                "talks-ms" => script.talks = Duration::from_millis(value.parse().unwrap()),
                 "thinks-ms" => script.thinks = Duration::from_millis(value.parse().unwrap()),
                 other => panic!("no such behaviour: {other}"),
             }
@@ -79,6 +87,8 @@ pub(super) struct Agent {
     pub(super) buffer: Vec<u8>,
     /// The open prompt's request id.
     pub(super) prompt: Option<Value>,
+    /// Questions that were not answered.
+    pub(super) unanswered: usize,
 }
 
 impl Agent {
@@ -183,9 +193,19 @@ impl Agent {
         let text = message["params"]["prompt"][0]["text"].as_str().unwrap();
         self.prompt = Some(id.clone());
         self.say(&format!("echo: {text}")).await;
-        if self.script.asks {
-            self.ask().await;
+        if self.script.asks > 0 {
+            self.ask(self.script.asks).await;
+            if let Some(wait) = self.script.withdraws {
+                tokio::time::sleep(wait).await;
+                self.write(json!({"jsonrpc": "2.0", "method": "$/cancel_request",
+                    "params": {"requestId": "p1"}}))
+                    .await;
+            }
             return;
+        }
+        while !self.script.talks.is_zero() {
+            tokio::time::sleep(self.script.talks).await;
+            self.say(".").await;
         }
         if self.script.endless || self.script.stubborn || self.script.asks_on_cancel {
             return;
@@ -196,12 +216,18 @@ impl Agent {
         self.end("end_turn").await;
     }
 
-    async fn ask(&mut self) {
-        self.write(json!({"jsonrpc": "2.0", "id": "p1", "method": "session/request_permission",
-            "params": {"sessionId": "acp", "toolCall": {"toolCallId": "c", "kind": "edit"},
-            "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"},
-                {"optionId": "n", "name": "No", "kind": "reject_once"}]}}))
-            .await;
+    async fn ask(&mut self, count: usize) {
+        self.unanswered = count;
+        for number in 1..=count {
+            self.write(json!({"jsonrpc": "2.0", "id": format!("p{number}"),
+                "method": "session/request_permission",
+                "params": {"sessionId": "acp",
+                    "toolCall": {"toolCallId": format!("c{number}"), "kind": "edit",
+                        "title": format!("writes file {number}")},
+                    "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"},
+                        {"optionId": "n", "name": "No", "kind": "reject_once"}]}}))
+                .await;
+        }
     }
 
     async fn on_permission(&mut self, message: &Value) {
@@ -209,9 +235,12 @@ impl Agent {
         let said = outcome["optionId"].as_str().or_else(|| outcome["outcome"].as_str());
         let said = said.unwrap_or("nothing").to_owned();
         self.ground.note(format!("permission {said}"));
+        self.unanswered -= 1;
         if said != "cancelled" {
             self.say(&format!(" permission: {said}")).await;
-            self.end("end_turn").await;
+            if self.unanswered == 0 {
+                self.end("end_turn").await;
+            }
         } else if self.script.asks_on_cancel {
             self.end("cancelled").await;
         }
@@ -223,7 +252,7 @@ impl Agent {
             return;
         }
         if self.script.asks_on_cancel {
-            self.ask().await;
+            self.ask(1).await;
             return;
         }
         let reason = if self.script.answers_cancel_with_end { "end_turn" } else { "cancelled" };

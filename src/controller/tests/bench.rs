@@ -1,6 +1,7 @@
 //! A daemon's loop over a store in memory, which can die and start again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -11,8 +12,10 @@ use super::gate::{Gate, Side};
 use super::ground::{Ground, Machine, Paper};
 use crate::admission::{self, Admission, Admitted, DeleteOptions, Refusal, WriteOptions, Writer};
 use crate::api::turn::TurnPhase;
-use crate::api::{Kind, Session, SessionSpec, Turn, TurnSpec, Uid};
-use crate::clock::{SharedClock, SystemClock};
+use crate::api::{
+    Kind, PermissionRequest, PermissionRequestSpec, Session, SessionSpec, Turn, TurnSpec, Uid,
+};
+use crate::clock::{Clock, Now, SharedClock, SystemClock};
 use crate::controller::{Controller, Handle, Options, Parts, Service};
 use crate::plan::capacity::{Holder, Limits};
 use crate::slots::{SharedSlots, Slots};
@@ -34,6 +37,30 @@ fn look(waited: Duration) -> Duration {
     LOOK.max(waited / 200)
 }
 
+/// The paused clock of a test, with a wall clock that moves with it until a test moves it alone.
+#[derive(Default)]
+pub(super) struct Wall {
+    steady: SystemClock,
+    skew_ms: AtomicI64,
+}
+
+impl Wall {
+    /// The wall clock jumps.
+    pub(super) fn jump(&self, ms: i64) {
+        self.skew_ms.fetch_add(ms, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Wall {
+    fn now(&self) -> Now {
+        self.steady.now()
+    }
+
+    fn wall_skew_ms(&self) -> i64 {
+        self.skew_ms.load(Ordering::SeqCst)
+    }
+}
+
 /// A running daemon.
 struct Daemon {
     handle: Handle,
@@ -51,6 +78,10 @@ pub(super) struct Bench {
     pub(super) admission: Admission,
     pub(super) clock: SharedClock,
     pub(super) limits: Limits,
+    /// Idle processes that one parent's children may keep.
+    pub(super) idle_max: usize,
+    /// Moves the wall clock.
+    pub(super) wall: Arc<Wall>,
     stopped_cleanly: bool,
     daemon: Option<Daemon>,
     /// The running daemon's slots, or the last one's.
@@ -73,7 +104,8 @@ impl Bench {
     pub(super) fn still(max_active_turns: usize) -> Self {
         let memory = Arc::new(MemoryStore::new());
         let ground = Arc::new(Ground::default());
-        let clock: SharedClock = Arc::new(SystemClock::new());
+        let wall = Arc::new(Wall::default());
+        let clock: SharedClock = wall.clone();
         let gate = Arc::new(Gate::new(memory.clone(), memory.clone(), ground.clone()));
         let limits = admission::Limits::default();
         let admission = Admission::new(
@@ -92,6 +124,8 @@ impl Bench {
             admission,
             clock,
             limits,
+            idle_max: 32,
+            wall,
             stopped_cleanly: false,
             daemon: None,
             slots: SharedSlots::default(),
@@ -141,10 +175,12 @@ impl Bench {
 
     async fn build(&mut self) -> Result<(Service, Handle), crate::store::Error> {
         let options = Options {
+            permission_timeout: Duration::from_secs(300),
             store_id: "store".into(),
             boot_id: "boot".into(),
             stopped_cleanly: self.stopped_cleanly,
             limits: self.limits,
+            idle_processes_per_parent_max: self.idle_max,
             retention: super::super::Retention {
                 reports_per_object: 32,
                 reports: 10_000,
@@ -293,6 +329,30 @@ impl Bench {
         self.records().list::<TurnSpec>(None, &Page::ALL).await.unwrap().items
     }
 
+    /// Every request for permission, oldest first.
+    pub(super) async fn all_requests(&self) -> Vec<PermissionRequest> {
+        let listed = self.records().list::<PermissionRequestSpec>(None, &Page::ALL).await;
+        let mut requests = listed.unwrap().items;
+        requests.sort_by_key(|request| request.metadata.uid.clone());
+        requests
+    }
+
+    /// Waits until so many requests wait, and tells them.
+    pub(super) async fn until_asked(&self, count: usize) -> Vec<PermissionRequest> {
+        let mut waited = Duration::ZERO;
+        loop {
+            let mut requests = self.all_requests().await;
+            requests.retain(|request| request.status.phase.is_pending());
+            if requests.len() == count {
+                return requests;
+            }
+            assert!(waited < Duration::from_secs(3600), "these wait: {requests:#?}");
+            let pause = look(waited);
+            self.pass_time(pause).await;
+            waited += pause;
+        }
+    }
+
     pub(super) async fn all_sessions(&self) -> Vec<Session> {
         self.records().list::<SessionSpec>(None, &Page::ALL).await.unwrap().items
     }
@@ -403,6 +463,10 @@ impl Bench {
         assert_eq!(self.slots().await, Vec::new(), "slots were not given back");
         for turn in self.all_turns().await {
             assert!(turn.status.phase.is_final(), "{turn:#?}");
+            assert_eq!(turn.status.waiting_for, None);
+        }
+        for request in self.all_requests().await {
+            assert!(!request.status.phase.is_pending(), "{request:#?}");
         }
     }
 }

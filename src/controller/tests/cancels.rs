@@ -57,7 +57,7 @@ const fn place(what: &'static str, script: &'static str, wait_ms: u64) -> Place 
     Place { what, script: Some(script), wait_ms, is_full: false, is_cancelling: false }
 }
 
-const PLACES: [Place; 12] = [
+const PLACES: [Place; 13] = [
     Place { is_full: true, ..place("waits for a slot", "answer", 50) },
     Place { script: None, ..place("waits for its agent", "", 50) },
     place("waits for the next start", "missing", 100),
@@ -67,6 +67,7 @@ const PLACES: [Place; 12] = [
     place("waits for a setting", "silent-settings", 50),
     place("is being sent", "endless", 1),
     place("runs", "endless", 400),
+    place("waits for somebody to decide", "asks", 400),
     place("runs, and asks for permission when it is cancelled", "asks-on-cancel", 400),
     Place { is_cancelling: true, ..place("is being cancelled", "stubborn ignores-term", 400) },
     place("loses its agent", "crash-at=session/prompt", 1),
@@ -83,7 +84,8 @@ async fn cancel_at(place: &Place, round: usize) {
     if let Some(script) = place.script {
         bench.agent("a", script).await;
     }
-    bench.session("s", "a", json!({"prompt": "hello"})).await;
+    let permissions = if place.script == Some("asks") { "ask" } else { "approve-all" };
+    bench.session("s", "a", json!({"prompt": "hello", "permissions": permissions})).await;
     bench.pass_time(Duration::from_millis(place.wait_ms)).await;
     if place.is_cancelling {
         bench.cancel_turn("s-1").await;
@@ -119,7 +121,8 @@ async fn cancel_at(place: &Place, round: usize) {
     assert_eq!(bench.find_turn("s-1").await.unwrap(), turn, "{what}");
     let asked = bench.ground.notes().into_iter().filter(|note| note.starts_with("permission"));
     assert!(asked.clone().all(|note| note == "permission cancelled"), "{what}");
-    assert_eq!(asked.count() == 1, place.script == Some("asks-on-cancel"), "{what}");
+    let does_ask = matches!(place.script, Some("asks" | "asks-on-cancel"));
+    assert_eq!(asked.count() == 1, does_ask, "{what}");
     bench.check_quiet().await;
 }
 

@@ -229,6 +229,7 @@ impl Launcher for Machine {
             stdout: agent_stdout,
             buffer: Vec::new(),
             prompt: None,
+            unanswered: 0,
         };
         let mut processes =
             self.0.processes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

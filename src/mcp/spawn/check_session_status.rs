@@ -24,7 +24,8 @@ pub(super) fn definition() -> Tool {
         title: "Check a session",
         description: "\
 Says what a session of yours is doing, without waiting. `running`: a turn works; look again later (a \
-minute between looks is often enough; lastProgressAt tells whether it gets on). `idle`: the turn \
+minute between looks is often enough; lastProgressAt tells whether it gets on; with waitingFor it \
+waits for a person to allow or deny something). `idle`: the turn \
 ended; read its answer with read_response and latestResponseId, or go on with prompt_to_agent and the \
 same sessionId. `error`: the turn or the session failed; responseId, if there is one, is what had \
 been said until then. `interrupted`: the daemon stopped in the turn; nothing is sent again by itself. \

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::results::Issues;
 use crate::api::session::{DesiredState, EndOutcome, SessionEnd};
 use crate::api::turn::{Activity, CancelBy, Delivery, TurnPhase};
-use crate::api::{Code, Session, Time, Turn, Uid};
+use crate::api::{Code, Name, Session, Time, Turn, Uid};
 use crate::ports::LiveActivity;
 
 /// The most activities that are told of.
@@ -112,6 +112,22 @@ pub(super) struct Running {
     pub(super) last_progress_at: Time,
     /// The last three things that it did. Titles are the agent's own words.
     pub(super) recent_activity: Vec<Activity>,
+    /// It waits for somebody to allow or deny what it wants to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) waiting_for: Option<Waiting>,
+}
+
+/// What a turn waits for somebody to decide.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(inline)]
+pub(super) struct Waiting {
+    /// The name of the request.
+    pub(super) permission: Name,
+    /// What it wants to do, in the agent's own words: untrusted.
+    pub(super) tool: String,
+    /// Since when.
+    pub(super) since: Time,
 }
 
 /// Whether a call waits for a turn's end.
@@ -316,6 +332,11 @@ fn running(known: &Known<'_>, turn: &Turn) -> Running {
         last_activity_at: last_activity_at(turn, known.live),
         last_progress_at,
         recent_activity: recent[recent.len().saturating_sub(RECENT_MAX)..].to_vec(),
+        waiting_for: status.waiting_for.as_ref().map(|waiting| Waiting {
+            permission: waiting.permission.clone(),
+            tool: waiting.tool.clone(),
+            since: waiting.since,
+        }),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::api::{Name, Uid};
 use crate::clock::{Mono, Now};
 use crate::plan::capacity::{Holder, has_free_slot};
 use crate::plan::line::Line;
-use crate::plan::model::{Model, prompt};
+use crate::plan::model::{Model, PERMISSION_TIMEOUT, prompt};
 use crate::plan::world::{
     self, Call, Children, Finding, Live, OpenTurn, Owner, Process, ProcessIdentity, Rung, Stage,
     StartFailure, Stop, StopCause,
@@ -62,7 +62,7 @@ impl Daemon {
 }
 
 /// How a step went.
-enum Done {
+pub(super) enum Done {
     Yes,
     /// The world has changed: the pass ends, and is taken up again at once.
     Stale,
@@ -185,6 +185,8 @@ impl Sim {
             record,
         };
         Some(World {
+            requests: self.shelf.requests_in_world(&session, daemon.registry.get(uid)),
+            spent_requests: Some(self.shelf.spent_requests(key)),
             turns: records.into_iter().map(open_turn).collect(),
             below: session
                 .status
@@ -205,11 +207,14 @@ impl Sim {
             })),
             process: self.process(daemon, uid),
             has_free_slot,
+            crowd: world::Crowd::default(),
             daemon: world::Daemon {
                 store_id: "store".into(),
                 boot_id: "boot".into(),
                 is_stopping: daemon.is_stopping,
+                woken_late_at: None,
                 stopped_cleanly: daemon.stopped_cleanly,
+                permission_timeout: PERMISSION_TIMEOUT,
             },
             session,
         })
@@ -281,13 +286,16 @@ impl Sim {
         match step {
             Step::Record(change) => self.record(pass, change),
             Step::Launch { incarnation } => self.launch(&pass.key, &uid, incarnation.0),
-            Step::Submit { turn } => self.submit(&pass.key, &uid, turn),
+            Step::Submit { turn, .. } => self.submit(&pass.key, &uid, turn),
             Step::Forget => {
                 if let Some(daemon) = &mut self.daemon {
                     daemon.registry.remove(&uid);
                 }
                 self.wake(&pass.key);
                 Ok(Done::Yes)
+            }
+            Step::AnswerPermission { request, answer } => {
+                self.answer_question(&uid, *request, *answer)
             }
             Step::OpenGate
             | Step::Initialize
@@ -326,6 +334,7 @@ impl Sim {
         let (now, is_alive) = (self.now(), self.machine.is_alive(&stored.metadata.uid));
         self.judge.commit(&self.shelf, &stored, change, is_alive, now)?;
         self.judge.silence(&stored, change, pass.quiet)?;
+        self.judge.requests(&self.shelf, &stored, change)?;
         self.shelf.holders.retain(|holder| !change.free_slots.contains(&holder.turn));
         self.write(pass, change);
         self.judge.slots(&self.shelf)?;
@@ -354,7 +363,15 @@ impl Sim {
             let stored = self.shelf.turns.get(&turn.metadata.name);
             stored.is_some_and(|s| s.metadata.resource_version == turn.metadata.resource_version)
         };
-        session && change.turns.iter().chain(&change.remove_turns).all(is_same)
+        session
+            && change.turns.iter().chain(&change.remove_turns).all(is_same)
+            && change.requests.iter().chain(&change.remove_requests).all(|request| {
+                let version = &request.metadata.resource_version;
+                match self.shelf.requests.get(&request.metadata.name) {
+                    Some(stored) => stored.metadata.resource_version == *version,
+                    None => request.metadata.uid.is_empty(),
+                }
+            })
     }
 
     fn write(&mut self, pass: &Pass, change: &Change) {
@@ -373,6 +390,7 @@ impl Sim {
         for turn in &change.remove_turns {
             self.shelf.turns.remove(&turn.metadata.name);
         }
+        self.write_requests(change);
         if let Some(agent) = &change.agent {
             self.shelf.agent = agent.clone();
         }
@@ -430,6 +448,7 @@ impl Sim {
         let is_early = self.has(Defect::SaysSentTooEarly);
         if let Some(live) = self.daemon.as_mut().and_then(|daemon| daemon.live_mut(session)) {
             live.last_activity = mono;
+            live.last_progress = mono;
             live.is_active_after_turn = false;
             live.prompt = Some(prompt(turn, is_early.then_some(mono)));
         }
@@ -455,6 +474,7 @@ impl Sim {
                 done.record(wanted, &before, setting, Err("this agent sets nothing"));
             }
             Step::CancelPrompt { turn } => {
+                live.asks.clear();
                 if let Some(prompt) = live.prompt.as_mut().filter(|prompt| prompt.turn == *turn) {
                     prompt.cancel_asked_at = Some(mono);
                 }
@@ -470,7 +490,11 @@ impl Sim {
                     heed(tree, *rung, mono);
                 }
             }
-            Step::Record(_) | Step::Launch { .. } | Step::Submit { .. } | Step::Forget => {}
+            Step::Record(_)
+            | Step::Launch { .. }
+            | Step::Submit { .. }
+            | Step::AnswerPermission { .. }
+            | Step::Forget => {}
         }
         Done::Yes
     }
@@ -480,6 +504,9 @@ fn take_rung(live: &mut Live, rung: Rung, cause: &StopCause, now: Mono) {
     let killed_before = live.stop.as_ref().filter(|stop| stop.rung == Rung::Kill);
     let unconfirmed = killed_before.map_or(0, |stop| stop.unconfirmed + 1);
     live.stop = Some(Stop { rung, since: now, unconfirmed, cause: cause.clone() });
+    if matches!(rung, Rung::Cancel | Rung::Close) {
+        live.asks.clear();
+    }
     if rung == Rung::Cancel
         && let Some(prompt) = &mut live.prompt
     {

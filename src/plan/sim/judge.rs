@@ -10,7 +10,7 @@ use super::shelf::{LIMITS, Shelf};
 use super::{Outcome, broken};
 use crate::api::session::DesiredState;
 use crate::api::turn::{Delivery, TurnStatus};
-use crate::api::{Session, Time, Turn, Uid};
+use crate::api::{PermissionRequest, Session, Time, Turn, Uid};
 use crate::clock::{Mono, Now};
 use crate::plan::{Change, holds_slot};
 
@@ -26,6 +26,8 @@ pub(super) struct Seen {
     pub(super) faults: usize,
     pub(super) clock_jumps: usize,
     pub(super) unconfirmed_kills: usize,
+    /// Questions that agents were answered one by one.
+    pub(super) answers: usize,
     pub(super) reasons: BTreeSet<String>,
     /// The most passes over one session between two moments.
     pub(super) passes_at_once: usize,
@@ -43,6 +45,7 @@ impl Seen {
         self.faults += other.faults;
         self.clock_jumps += other.clock_jumps;
         self.unconfirmed_kills += other.unconfirmed_kills;
+        self.answers += other.answers;
         self.reasons.extend(other.reasons);
         self.passes_at_once = self.passes_at_once.max(other.passes_at_once);
     }
@@ -182,6 +185,25 @@ impl Judge {
         if is_new && quiet < allowed {
             let name = &stored.metadata.name;
             return broken(format!("P10: {name} was ended after {quiet:?} of {allowed:?}"));
+        }
+        Ok(())
+    }
+
+    /// Requests for permission end once, keep what was decided, and go before their session.
+    pub(super) fn requests(&self, shelf: &Shelf, stored: &Session, change: &Change) -> Outcome {
+        for wanted in &change.requests {
+            let name = &wanted.metadata.name;
+            let Some(seen) = shelf.requests.get(name) else { continue };
+            if !seen.status.phase.is_pending() {
+                return broken(format!("P3: {name} has ended and was written again"));
+            }
+            if seen.spec != wanted.spec {
+                return broken(format!("P14: the loop wrote the spec of {name}"));
+            }
+        }
+        let is_its = |one: &PermissionRequest| one.spec.session == stored.metadata.name;
+        if change.removes_session && shelf.requests.values().any(is_its) {
+            return broken("P7: a session was removed before its requests".to_owned());
         }
         Ok(())
     }

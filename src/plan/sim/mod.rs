@@ -11,6 +11,7 @@ mod daemon;
 mod judge;
 mod machine;
 mod play;
+mod questions;
 mod shelf;
 mod tests;
 mod users;

@@ -8,6 +8,7 @@ use rand::RngExt;
 
 use super::judge::Seen;
 use super::machine::Nature;
+use super::questions::asks;
 use super::{Outcome, Sim, broken};
 use crate::api::{Name, Uid};
 use crate::clock::Mono;
@@ -192,7 +193,8 @@ impl Sim {
             7..15 if tree.nature != Nature::Deaf => {
                 live.last_activity = mono;
                 tree.spoke_at = mono;
-                live.is_tool_running = dice % 2 == 0;
+                live.last_progress = mono;
+                live.tool_heard = (dice % 2 == 0).then_some(mono);
                 return false;
             }
             _ => return false,
@@ -222,7 +224,9 @@ impl Sim {
             return true;
         }
         let may_fail = is_rough && dice < 10;
-        let acted = answers_call(live, nature, may_fail) || answers_prompt(live, nature, dice);
+        let acted = answers_call(live, nature, may_fail)
+            || (is_rough && asks(live, nature, dice))
+            || answers_prompt(live, nature, dice);
         if acted {
             live.last_activity = mono;
         }
@@ -360,6 +364,11 @@ impl Sim {
                 return broken(format!("{name}: a process is there: {is_alive}; told otherwise"));
             }
         }
+        if let Some(request) =
+            self.shelf.requests.values().find(|one| one.status.phase.is_pending())
+        {
+            return broken(format!("{} waits for ever", request.metadata.name));
+        }
         for turn in self.shelf.turns.values().filter(|turn| !turn.status.phase.is_final()) {
             let session = self.shelf.sessions.get(&turn.spec.session);
             // Starts that failed too often wait for somebody.
@@ -408,6 +417,10 @@ fn answers_prompt(live: &mut Live, nature: Nature, dice: u32) -> bool {
         return false;
     };
     let is_after_cancel = prompt.cancel_asked_at.is_some();
+    // Who waits for an answer seldom ends by itself.
+    if !live.asks.is_empty() && dice > 2 {
+        return false;
+    }
     let answers = match nature {
         Nature::Answers | Nature::Stubborn => dice < 60,
         Nature::Endless => is_after_cancel,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::agent::AgentSpec;
-use crate::api::{Agent, Name, Session, Turn, Uid};
+use crate::api::{Agent, Name, PermissionRequest, Session, Turn, Uid};
 use crate::plan::capacity::{Holder, Limits};
 use crate::plan::model::metadata;
 
@@ -16,6 +16,7 @@ pub(super) struct Shelf {
     pub(super) sessions: BTreeMap<Name, Session>,
     /// By session, oldest first.
     pub(super) turns: BTreeMap<Name, Turn>,
+    pub(super) requests: BTreeMap<Name, PermissionRequest>,
     pub(super) agent: Agent,
     pub(super) holders: Vec<Holder>,
     pub(super) journal: BTreeSet<Uid>,
@@ -28,6 +29,7 @@ impl Shelf {
         Self {
             sessions: BTreeMap::new(),
             turns: BTreeMap::new(),
+            requests: BTreeMap::new(),
             agent: Agent::new(metadata("a", "agent"), spec),
             holders: Vec::new(),
             journal: BTreeSet::new(),

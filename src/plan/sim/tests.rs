@@ -45,6 +45,7 @@ fn random_lives_keep_every_promise() {
     println!("{seen:?}");
     // A life in which nothing happens keeps every promise too.
     assert!(seen.prompts > 200 && seen.ended_turns > 200 && seen.removed_sessions > 100);
+    assert!(seen.answers > 2, "no agent was answered: {}", seen.answers);
     assert!(seen.crashes > 100 && seen.crashes_within_a_pass > 50);
     assert!(seen.conflicts > 50 && seen.faults > 20 && seen.clock_jumps > 50);
     for reason in

@@ -22,6 +22,7 @@ impl Sim {
             dice if dice < deletes + 8 => self.ask_session_cancel(),
             dice if dice < deletes + 16 => self.ask_turn_cancel(),
             dice if dice < deletes + 20 => self.ask_other_clocks(),
+            dice if dice < deletes + 30 => self.ask_decision(),
             dice if dice % 2 == 0 => self.ask_session(),
             _ => self.ask_turn(),
         }

@@ -7,7 +7,10 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::key_of;
-use crate::api::{ConditionStatus, Kind, Name, Namespace, Object, Session, Spec, Turn, Uid};
+use crate::api::{
+    ConditionStatus, Kind, Name, Namespace, Object, ObjectMeta, PermissionRequest, Session, Spec,
+    Turn, Uid,
+};
 use crate::store::{Key, keys};
 
 /// The secondary keys of an object and their values; each value is the key of a record.
@@ -20,18 +23,31 @@ pub fn index<S: Spec>(object: &Object<S>) -> Vec<(Key, Bytes)> {
         index_session(session, &mut found);
     } else if let Some(turn) = any.downcast_ref::<Turn>() {
         index_turn(turn, &mut found);
+    } else if let Some(request) = any.downcast_ref::<PermissionRequest>() {
+        index_request(request, &mut found);
     }
     found.into_iter().map(|key| (key, target.clone())).collect()
 }
 
-/// The session that owns a turn.
-fn session_of(turn: &Turn) -> Option<&Uid> {
-    let owners = &turn.metadata.owner_references;
+/// The session that owns a turn or a request.
+fn session_of(metadata: &ObjectMeta) -> Option<&Uid> {
+    let owners = &metadata.owner_references;
     owners.iter().find(|owner| owner.kind == Kind::Session.as_str()).map(|owner| &owner.uid)
 }
 
+fn index_request(request: &PermissionRequest, found: &mut Vec<Key>) {
+    let uid = &request.metadata.uid;
+    let owners = &request.metadata.owner_references;
+    found.extend(owners.iter().map(|owner| keys::request_of(&owner.uid, uid)));
+    if let Some(session) = session_of(&request.metadata)
+        && request.status.phase.is_pending()
+    {
+        found.push(keys::asking(session, uid));
+    }
+}
+
 fn index_turn(turn: &Turn, found: &mut Vec<Key>) {
-    let Some(session) = session_of(turn) else { return };
+    let Some(session) = session_of(&turn.metadata) else { return };
     found.push(keys::turn_of(session, &turn.metadata.uid));
     if !turn.status.phase.is_final() {
         found.push(keys::open_turn(session, &turn.metadata.uid));
@@ -44,7 +60,7 @@ fn index_turn(turn: &Turn, found: &mut Vec<Key>) {
 pub fn idempotency_key(turn: &Turn) -> Option<Key> {
     let digest = Sha256::digest(turn.spec.idempotency_key.as_ref()?.as_bytes());
     // A key of the spawn toolset is its caller's: the same call may make a session first.
-    let scope = turn.spec.source.caller.as_ref().or_else(|| session_of(turn))?;
+    let scope = turn.spec.source.caller.as_ref().or_else(|| session_of(&turn.metadata))?;
     Some(keys::idempotency(scope, &crate::api::hex(&digest)))
 }
 

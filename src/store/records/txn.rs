@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::{Error, encode, index, key_of, parse_revision};
-use crate::api::{Kind, Object, Spec, Uid};
+use crate::api::{Kind, Object, PermissionRequest, Spec, Uid};
 use crate::store::{COMMIT_OPS_MAX, Commit, Guard, Key, Op, Rev, Store, keys};
 
 /// Collects guards and writes; [`Txn::commit`] does them all or none. A fault in what was collected
@@ -136,4 +136,11 @@ impl Txn {
         // The first fault is the one to tell: later ones may follow from it.
         self.fault.get_or_insert(fault);
     }
+}
+
+/// Removes requests for permission, as they were read: as many in a commit as it takes.
+pub fn removals(requests: &[PermissionRequest]) -> impl Iterator<Item = Txn> + '_ {
+    /// Each is at most six operations.
+    const REQUESTS_MAX: usize = COMMIT_OPS_MAX / 6;
+    requests.chunks(REQUESTS_MAX).map(|chunk| chunk.iter().fold(Txn::new(), Txn::remove))
 }

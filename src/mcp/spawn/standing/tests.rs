@@ -98,6 +98,23 @@ fn an_unfinished_turn_comes_before_everything_else() {
 }
 
 #[test]
+fn a_turn_that_waits_for_somebody_says_for_what() {
+    let waiting = json!({"permission": "s-1-p2", "tool": "rm -r build",
+        "since": "2026-01-01T00:00:01.000Z"});
+    let open = turn(1, json!({"phase": "Running", "waitingFor": waiting}));
+    let session = session(json!({}));
+    let known = Known {
+        session: &session,
+        open: Some(&open),
+        latest: None,
+        newest: Some(&open),
+        live: None,
+    };
+    let told = serde_json::to_value(of(&known)).unwrap();
+    assert_eq!((&told["status"], &told["waitingFor"]), (&json!("running"), &waiting));
+}
+
+#[test]
 fn what_is_live_is_newer_than_the_record() {
     let at = |ms: i64| Time::from_millis(1_767_225_600_000 + ms);
     let mut open = turn(1, json!({"phase": "Running", "startedAt": at(1000)}));
