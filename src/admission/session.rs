@@ -133,7 +133,7 @@ impl Admission {
     }
 
     /// The turn that the session's own prompt makes, and its count in the session.
-    async fn first_turn(&self, session: &mut Session) -> Result<Option<Turn>, Refusal> {
+    pub(super) async fn first_turn(&self, session: &mut Session) -> Result<Option<Turn>, Refusal> {
         if session.spec.prompt.is_none() && session.spec.prompt_blocks.is_none() {
             return Ok(None);
         }
@@ -167,8 +167,7 @@ pub(super) fn lineage_below(parent: &Session) -> Lineage {
         root: Some(above.root.clone().unwrap_or_else(|| parent.metadata.uid.clone())),
         parent: Some(parent.metadata.uid.clone()),
         depth: above.depth.saturating_add(1),
-        role: None,
-        ttl_expires_at: None,
+        ..Lineage::default()
     }
 }
 

@@ -34,6 +34,7 @@ mod report;
 mod response;
 mod secret;
 pub mod serve;
+mod spawn;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -87,7 +88,7 @@ struct Cli {
 #[derive(Debug, Args)]
 struct Global {
     /// The namespace.
-    #[arg(short, long, global = true, default_value = "default")]
+    #[arg(short, long, global = true, env = "SPAWNLET_NAMESPACE", default_value = "default")]
     namespace: String,
     /// The daemon's address, http://HOST:PORT or unix:PATH.
     #[arg(long, global = true, env = "SPAWNLET_URL", value_name = "URL")]
@@ -125,6 +126,8 @@ enum Verb {
     Extend(extend::Extend),
     /// Give a session a prompt and show the answer.
     Prompt(prompt::Prompt),
+    /// Make a child of one's own session, as an agent does.
+    Spawn(spawn::Spawn),
     /// Show what a session's turns said.
     Logs(logs::Logs),
     /// Write a turn's response to standard output, byte for byte.
@@ -254,6 +257,7 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
         Verb::Deny(verb) => verb.run(Decision::Deny, context).await.map(done),
         Verb::Extend(verb) => verb.run(context).await.map(done),
         Verb::Prompt(verb) => verb.run(context).await,
+        Verb::Spawn(verb) => verb.run(context).await.map(done),
         Verb::Logs(verb) => verb.run(context).await.map(done),
         Verb::Response(verb) => verb.run(context).await.map(done),
         Verb::Token(verb) => verb.run(context).await.map(done),

@@ -27,7 +27,7 @@ impl Daemon {
         let socket = UnixListener::bind(directory.path().join("spawnlet.sock")).unwrap();
         std::fs::write(directory.path().join("operator.token"), format!("{TOKEN}\n")).unwrap();
         let mut server = tokio::task::JoinSet::new();
-        let listeners = vec![Listener::Unix(socket)];
+        let listeners = vec![Listener::Unix(socket, None)];
         server.spawn(serve(listeners, api.router.clone(), 8, api.shutdown.clone()));
         Self { api, directory, _server: server }
     }

@@ -232,11 +232,9 @@ impl Controller {
                 return Ok(Finding::Found(Box::new(pinned.clone())));
             }
             let label = pinned.label.clone();
-            return Ok(self.launcher.find_scope(
-                &pinned.cwd,
-                &pinned.additional_directories,
-                label,
-            ));
+            let others = &pinned.additional_directories;
+            let found = self.launcher.find_scope(&pinned.cwd, others, label);
+            return Ok(still_within(session, pinned, found));
         }
         if let Some(cwd) = &spec.cwd {
             return Ok(self.launcher.find_scope(cwd, &spec.additional_directories, cwd.clone()));
@@ -268,6 +266,25 @@ impl Controller {
         let additional = picked.directories(&spec.additional_directories);
         Ok(self.launcher.find_scope(&picked.main.path, &additional, picked.label))
     }
+}
+
+/// A child has the directories that were found to be its parent's, and no others: one that leads
+/// elsewhere by now is as good as gone.
+fn still_within(session: &Session, pinned: &Scope, found: Finding<Scope>) -> Finding<Scope> {
+    let has_moved = session.status.lineage.parent.is_some()
+        && matches!(&found, Finding::Found(now) if now.cwd != pinned.cwd
+            || now.additional_directories != pinned.additional_directories);
+    if !has_moved {
+        return found;
+    }
+    Finding::Missing(Missing {
+        reason: "DirectoryMoved",
+        message: format!(
+            "a directory of the session leads elsewhere than when it was made: {}; put it back, or \
+             make a new session",
+            pinned.label
+        ),
+    })
 }
 
 /// Whether a process is there that needs no start.

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::api::session::Scope;
+use crate::api::token::SecretToken;
 use crate::api::{Agent, Session};
 use crate::plan::world::{Finding, ProcessIdentity};
 use crate::secret::Redactor;
@@ -22,6 +23,17 @@ pub struct LaunchRequest {
     pub scope: Scope,
     /// The nonce of the tree.
     pub instance: String,
+    /// Its way to the daemon, if it may delegate.
+    pub access: Option<Access>,
+}
+
+/// An agent's way to the daemon.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Where the daemon listens, `http://HOST:PORT`.
+    pub url: String,
+    /// The token of this run.
+    pub token: SecretToken,
 }
 
 /// Why a process could not be started.

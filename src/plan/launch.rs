@@ -210,6 +210,11 @@ fn launch(draft: &mut Draft<'_>, index: usize) {
         pidfd_inode: None,
         cgroup: None,
     });
+    // What earlier runs had is worth nothing from here on.
+    draft.session.status.tokens.retain(|token| token.incarnation.is_none());
+    if draft.session.spec.delegation.enabled {
+        draft.change.new_token = Some(incarnation);
+    }
     draft.because("the agent is being started");
     draft.act(Step::Launch { incarnation });
 }

@@ -218,6 +218,9 @@ pub struct Change {
     pub take_slot: Option<Uid>,
     /// Turns that give back the slot that they may hold.
     pub free_slots: Vec<Uid>,
+    /// The run of the session's process that gets a token: it is made, and its hash becomes part of
+    /// the session, in the same commit. The process is launched in the same pass or never.
+    pub new_token: Option<Incarnation>,
 }
 
 impl Change {

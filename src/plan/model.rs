@@ -374,6 +374,11 @@ impl Model {
             "world {}: a slot is taken and given back at once",
             self.label
         );
+        if let Some(run) = change.new_token {
+            let session = change.session.as_ref().expect("a token is a session's");
+            assert!(session.spec.delegation.enabled, "world {}: a token", self.label);
+            assert_eq!(session.status.incarnation, run, "world {}: whose token", self.label);
+        }
         if let Some(uid) = &change.take_slot {
             if !self.slots.contains(uid) {
                 assert!(self.slots.len() < self.slots_max, "a slot was taken that was not free");

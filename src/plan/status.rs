@@ -69,6 +69,9 @@ pub(super) fn derive(session: &mut Session, turns: &[Turn], world: &World, now: 
     session.status.active_turn = active.map(|turn| turn.metadata.name.clone());
     session.status.queued_turns = queued;
     session.status.lineage.ttl_expires_at = deadlines::ttl_deadline(world);
+    let has_parent = session.status.lineage.parent.is_some();
+    session.status.lineage.auto_stop_on_parent =
+        has_parent.then_some(session.spec.auto_stop_on_parent);
     session.status.next_deadline = deadlines::next_durable(session, turns);
     conditions(session, world, now.time);
     progress(session, active, world, now);
@@ -183,6 +186,7 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     let is_managed = session.metadata.annotations.contains_key(MANAGED_BY);
     let is_external = session.spec.provider == Provider::External;
     let has_ended = session.status.end.is_some();
+    let delegates = session.spec.delegation.enabled;
     let not_enforced = permission::is_not_enforced(session, world);
     let status = &mut session.status;
     let (ready, reason, message) = if is_external { not_run_here() } else { process_ready(status) };
@@ -203,6 +207,10 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     let unconfirmed = live.is_some_and(is_unconfirmed);
     let message = "the process tree was killed and is not proven empty; it is killed again";
     flag(status, "KillUnconfirmed", unconfirmed, ("StillPopulated", message), generation, now);
+    let is_deaf = status.capabilities.as_ref().is_some_and(|found| !found.mcp_http);
+    let message = "the agent takes no MCP servers over HTTP: its token is in its environment alone";
+    let no_way = is_deaf && delegates && !is_external;
+    flag(status, "DelegationUnavailable", no_way, ("NoHttpServers", message), generation, now);
     let message = "it may do less than everything, but its agent offers no mode for that and has not \
                    asked for any permission: nothing binds it but its own caution";
     if let Some(holds) = not_enforced {

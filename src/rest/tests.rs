@@ -1,5 +1,6 @@
 //! The API as clients see it, through the router, on the store in memory.
 
+mod own;
 mod reads;
 mod secrets;
 mod serving;
@@ -68,6 +69,16 @@ impl Secrets for Ports {
     }
     fn delete(&self, name: &str) -> Result<bool, SecretFault> {
         Ok(self.secrets.lock().unwrap().remove(name).is_some())
+    }
+}
+
+impl Inputs for Ports {
+    fn executable(&self, agent: &crate::api::Agent) -> Result<Option<std::path::PathBuf>, String> {
+        Ok(Some(format!("/bin/{}", agent.metadata.name).into()))
+    }
+    fn directories(&self, cwd: &str, additional: &[String]) -> Result<Vec<String>, String> {
+        let all = std::iter::once(cwd).chain(additional.iter().map(String::as_str));
+        Ok(all.map(str::to_owned).collect())
     }
 }
 
@@ -145,6 +156,7 @@ impl Fixture {
             store: Arc::clone(&store) as SharedStore,
             blobs: Arc::clone(&store) as SharedBlobs,
             live: Arc::clone(&ports) as Arc<dyn Live>,
+            inputs: Arc::clone(&ports) as Arc<dyn Inputs>,
             manifests: Arc::clone(&ports) as Arc<dyn Manifests>,
             secrets: Arc::clone(&ports) as Arc<dyn Secrets>,
             health: Arc::clone(&ports) as Arc<dyn Health>,

@@ -4,8 +4,6 @@
 //! prints one. The order is the contract's: inherited by policy, Agent `env`, `SPAWNLET_*`, the
 //! agent's own home, bound credentials. Nothing that is given stands in the place of one of ours:
 //! validation refuses such names, and a credential with one is left out here.
-//!
-//! Absent until its field takes effect: the session token.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -15,6 +13,7 @@ use std::path::{Path, PathBuf};
 use super::INSTANCE_VARIABLE;
 use super::home::Home;
 use crate::api::agent::{AgentSpec, AuthMode, EnvPolicy, HomePolicy};
+use crate::api::token::SecretToken;
 use crate::api::{Name, Namespace, Uid};
 use crate::secret::Secret;
 
@@ -37,6 +36,8 @@ pub struct Identity<'a> {
     pub bin: &'a Path,
     /// `SPAWNLET_INSTANCE`: the mark of the process tree.
     pub instance: &'a str,
+    /// `SPAWNLET_URL` and `SPAWNLET_TOKEN`: its way to the daemon, if it may delegate.
+    pub access: Option<(&'a str, &'a SecretToken)>,
 }
 
 /// What a name that holds a secret contains, in upper case.
@@ -136,6 +137,15 @@ fn given(
     env
 }
 
+/// What of the daemon's environment reaches a program that is no agent.
+#[must_use]
+pub fn filtered(
+    inherited: impl IntoIterator<Item = (OsString, OsString)>,
+) -> BTreeMap<OsString, OsString> {
+    let is_kept = |name: &OsString| is_inherited(name, EnvPolicy::Filtered, &[]);
+    inherited.into_iter().filter(|(name, _)| is_kept(name)).collect()
+}
+
 /// Whether a variable of the daemon's reaches the agent.
 fn is_inherited(name: &OsStr, policy: EnvPolicy, pass: &[String]) -> bool {
     if name.as_bytes().starts_with(OWN_PREFIX) {
@@ -187,6 +197,8 @@ fn own<'a>(
         ("SPAWNLET_HOME_POLICY", Some(home_policy)),
         ("SPAWNLET_AUTH_MODE", Some(auth_mode)),
         (INSTANCE_VARIABLE, Some(identity.instance)),
+        ("SPAWNLET_URL", identity.access.map(|(url, _)| url)),
+        ("SPAWNLET_TOKEN", identity.access.map(|(_, token)| token.expose())),
     ];
     let bin = ("SPAWNLET_BIN", identity.bin.as_os_str().to_owned());
     texts.into_iter().filter_map(|(name, value)| Some((name, value?.into()))).chain([bin])
@@ -235,6 +247,7 @@ mod tests {
             model: None,
             bin: Path::new("/opt/spawnlet/bin/spawnlet"),
             instance: "store.1",
+            access: None,
         };
         let text = |text: OsString| text.into_string().unwrap();
         build(inherited, agent, &identity, home, credentials)

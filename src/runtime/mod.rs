@@ -25,6 +25,7 @@ pub mod launch;
 pub mod leftovers;
 pub mod login;
 pub mod orphans;
+pub mod peers;
 mod proc;
 pub mod process;
 pub mod scope;

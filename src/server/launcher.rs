@@ -57,6 +57,11 @@ impl RuntimeLauncher {
         Ok(Self { launcher, own_bin, data_dir, vault, redactor })
     }
 
+    /// What starts processes.
+    pub(super) const fn runtime(&self) -> &runtime::Launcher {
+        &self.launcher
+    }
+
     pub(super) async fn sweep(&self) -> io::Result<leftovers::Report> {
         self.launcher.sweep().await
     }
@@ -68,7 +73,10 @@ impl Launcher for RuntimeLauncher {
         let credentials = self.credentials(&request.agent)?;
         let spec = self.spec(&request, &credentials)?;
         // From before the process is there until nothing is kept of it any more.
-        let lease = self.redactor.hold(credentials.into_iter().map(|(_, value)| value));
+        let token =
+            request.access.as_ref().map(|access| Secret::new(access.token.expose().to_owned()));
+        let secrets = credentials.into_iter().map(|(_, value)| value).chain(token);
+        let lease = self.redactor.hold(secrets);
         let mut process = self
             .launcher
             .spawn(spec)
@@ -133,11 +141,9 @@ impl Inputs for RuntimeLauncher {
         self.find_agent(agent).map_err(|error| error.message)
     }
 
-    fn directories(&self, cwd: &str, additional: &[String]) -> Result<(), String> {
-        match scope::resolve(cwd, additional, "") {
-            Ok(_) => Ok(()),
-            Err(error) => Err(error.to_string()),
-        }
+    fn directories(&self, cwd: &str, additional: &[String]) -> Result<Vec<String>, String> {
+        let found = scope::resolve(cwd, additional, "").map_err(|error| error.to_string())?;
+        Ok(std::iter::once(found.cwd).chain(found.additional_directories).collect())
     }
 }
 
@@ -169,7 +175,7 @@ impl RuntimeLauncher {
         request: &LaunchRequest,
         credentials: &[(String, Secret)],
     ) -> Result<LaunchSpec, LaunchError> {
-        let LaunchRequest { session, agent, scope, instance } = request;
+        let LaunchRequest { session, agent, scope, instance, access } = request;
         let identity = environment::Identity {
             session: &session.metadata.uid,
             name: &session.metadata.name,
@@ -179,6 +185,7 @@ impl RuntimeLauncher {
             model: None,
             bin: &self.own_bin,
             instance,
+            access: access.as_ref().map(|access| (access.url.as_str(), &access.token)),
         };
         let home = self.home(agent)?;
         let env: BTreeMap<OsString, OsString> = environment::build(

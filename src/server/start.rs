@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +30,10 @@ use crate::store::records::Records;
 use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{SharedBlobs, SharedStore, keys};
 
+use super::admit::{self, SharedHooks};
 use super::health::Status;
+use super::hooks::Programs;
+use super::listen::listen;
 use super::{files, launcher, log};
 
 /// How often the backstops look.
@@ -82,7 +84,7 @@ pub enum Error {
     Launch(#[from] runtime::launch::Error),
 }
 
-fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+pub(super) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
     let what = what.into();
     move |source| Error::System { what, source }
 }
@@ -161,6 +163,7 @@ struct Daemon {
     facade: mcp::Service,
     guard: Arc<Guard>,
     connections_max: usize,
+    programs: Arc<Programs>,
     address: SocketAddr,
     health: Arc<Status>,
     launcher: Arc<launcher::RuntimeLauncher>,
@@ -189,20 +192,26 @@ impl Daemon {
         clear_leftovers(&records, &store_id).await?;
         let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
         let slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
-        let admission = Arc::new(admission(&store, &blobs, &clock, &slots, &config));
-        admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
         let (launcher, vault) =
             launcher::RuntimeLauncher::with_vault(&store_id, &data_dir, &redactor)?;
+        let programs = Arc::new(Programs::new(config.hooks.clone(), Arc::clone(&launcher)));
+        let held = admit::Held { store: &store, blobs: &blobs, clock: &clock, slots: &slots };
+        let admission = Arc::new(held.admission(&config, Arc::clone(&programs) as SharedHooks));
+        admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
+        // Before anything is started: an agent finds the daemon at this address.
+        let (listeners, address, reach) = listen(&config, &data_dir, store_id.clone()).await?;
         let parts = controller::Parts {
             records,
             blobs: Arc::clone(&blobs),
             journal,
             launcher: Arc::clone(&launcher) as Arc<dyn controller::process::Launcher>,
             clock: Arc::clone(&clock),
+            hooks: Some(Arc::clone(&programs) as SharedHooks),
             slots,
         };
         let (controller, live) =
-            Controller::build(loop_options(&config, store_id, opened)?, parts).await?;
+            Controller::build(loop_options(&config, store_id, opened, reach.clone())?, parts)
+                .await?;
         let (manifests, manifests_handle) = manifests::Service::new(
             watched(options, &config),
             Arc::clone(&admission),
@@ -211,7 +220,6 @@ impl Daemon {
         );
         let health =
             Arc::new(Status::new(Arc::clone(sqlite), manifests_handle.clone(), Arc::clone(&clock)));
-        let (listeners, address) = listen(&config, &data_dir).await?;
         let token = files::operator_token(&data_dir).map_err(system("the operator's token"))?;
         let operator = redactor.hold([Secret::new(token.clone())]);
         let rules = guard::Rules::from(&config);
@@ -222,11 +230,12 @@ impl Daemon {
             blobs,
             admission: Arc::clone(&admission),
             live: live.live(),
+            inputs: Arc::clone(&launcher) as Arc<dyn crate::ports::Inputs>,
             manifests: Arc::new(manifests_handle.clone()),
             secrets: vault,
             health: Arc::clone(&health) as Arc<dyn crate::ports::Health>,
             clock,
-            mcp_url: format!("http://{}/mcp", files::reachable(address)),
+            mcp_url: reach.mcp_url,
             shutdown: api_stop.clone(),
         };
         let (tools, facade) = facade(&api, Arc::clone(&launcher), &config, token);
@@ -243,6 +252,7 @@ impl Daemon {
             address,
             health,
             launcher,
+            programs,
             live,
             admission,
             store,
@@ -266,6 +276,7 @@ impl Daemon {
         ));
         services.spawn(self.facade.run(self.api_stop.clone()));
         services.spawn(self.manifests.run(stop.clone()));
+        services.spawn(self.programs.run(self.api_stop.clone()));
         let store = Arc::clone(&self.store);
         services.spawn(backstops(self.launcher, self.live.clone(), store, stop.clone()));
         let mut looper = JoinSet::new();
@@ -303,18 +314,6 @@ impl Daemon {
     }
 }
 
-fn admission(
-    store: &SharedStore,
-    blobs: &SharedBlobs,
-    clock: &SharedClock,
-    slots: &SharedSlots,
-    config: &Config,
-) -> Admission {
-    let (store, blobs) = (Arc::clone(store), Arc::clone(blobs));
-    let (clock, slots) = (Arc::clone(clock), Arc::clone(slots));
-    Admission::new(store, blobs, clock, slots, admission_limits(config))
-}
-
 /// What MCP is served by: the same as the API, and a look at the machine.
 fn facade(
     api: &rest::State,
@@ -339,6 +338,7 @@ fn loop_options(
     config: &Config,
     store_id: String,
     opened: sqlite::Opened,
+    reach: controller::Reach,
 ) -> Result<controller::Options, Error> {
     Ok(controller::Options {
         store_id,
@@ -353,10 +353,11 @@ fn loop_options(
             reports: config.retention.reports as usize,
             events: config.retention.events.get(),
         },
+        reach,
     })
 }
 
-fn turn_limits(config: &Config) -> Limits {
+pub(super) fn turn_limits(config: &Config) -> Limits {
     Limits {
         max_active_turns: config.limits.max_active_turns as usize,
         max_active_turns_per_parent: config.limits.max_active_turns_per_parent as usize,
@@ -421,18 +422,6 @@ async fn announce(
     }
 }
 
-fn admission_limits(config: &Config) -> admission::Limits {
-    admission::Limits {
-        inbox: config.limits.inbox as usize,
-        prompt_bytes: usize::try_from(config.limits.prompt_bytes.get()).unwrap_or(usize::MAX),
-        turns: turn_limits(config),
-        ttl_max: config.limits.max_ttl.get(),
-        default_child_ttl: config.limits.default_child_ttl.get(),
-        children_per_root: config.limits.max_children_total_per_root as usize,
-        spawns_per_minute_per_root: config.limits.spawns_per_minute_per_root as usize,
-    }
-}
-
 fn watched(options: &ServeOptions, config: &Config) -> manifests::Options {
     manifests::Options {
         directories: manifest_directories(options, config),
@@ -449,22 +438,6 @@ fn manifest_directories(options: &ServeOptions, config: &Config) -> Vec<PathBuf>
         Some(directories) => directories.iter().map(PathBuf::from).collect(),
         None => files::default_manifests(),
     }
-}
-
-async fn listen(
-    config: &Config,
-    data_dir: &Path,
-) -> Result<(Vec<rest::Listener>, SocketAddr), Error> {
-    let tcp = TcpListener::bind(config.listen)
-        .await
-        .map_err(system(format!("listen: {} cannot be bound", config.listen)))?;
-    let address = tcp.local_addr().map_err(system("the listener's address"))?;
-    let socket =
-        config.socket.as_ref().map_or_else(|| data_dir.join(files::SOCKET_FILE), PathBuf::from);
-    let unix = files::bind_socket(&socket)
-        .map_err(system(format!("socket: {} cannot be bound", socket.display())))?;
-    files::write_address(data_dir, address).map_err(system("the address file"))?;
-    Ok((vec![rest::Listener::Tcp(tcp), rest::Listener::Unix(unix)], address))
 }
 
 /// Kills what daemons before this one left running, before anything else is done.

@@ -28,6 +28,7 @@ pub(crate) struct Session {
     pub(crate) mode: String,
     pub(crate) model: String,
     pub(crate) options: Vec<Value>,
+    pub(crate) servers: Value,
 }
 
 pub(crate) struct Agent {
@@ -224,6 +225,7 @@ impl Agent {
             mode: self.flags.modes.first().cloned().unwrap_or_default(),
             model: self.flags.models.first().cloned().unwrap_or_default(),
             options: self.flags.options.clone(),
+            servers: params["mcpServers"].clone(),
         }
     }
 

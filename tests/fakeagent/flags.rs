@@ -59,6 +59,9 @@ DIRECTIVES in a prompt, done in order; a prompt without any is echoed
   [[stop:REASON]] [[error:CODE:TEXT]]   how the turn is to end
   [[count]] [[session]] [[config]]      how many prompts the session had; its id; its options
   [[env]] [[env:NAME]] [[fds]] [[cwd]] [[pid]] [[meta]]
+  [[servers]]                           the MCP servers that it was told to use, as JSON
+  [[run:WORDS]]                         runs a program; says its exit code and what it wrote
+  [[mcp:TOOL:JSON]]                     calls a tool of its server `spawnlet`; says the answer
   [[raw:LINE]] [[garbage:N]]            a line as it is; lines that are no JSON
   [[flood:BYTES]] [[stderr:BYTES]]      bytes without a newline; bytes on standard error
   [[update:JSON]] [[foreign]]           an update as it is; one for another session

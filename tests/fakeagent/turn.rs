@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, Stop};
+use crate::caller;
 use crate::children;
 use crate::flags::OnCancel;
 use crate::memory;
@@ -211,6 +212,9 @@ impl Agent {
             }
             "env" => std::env::var(argument).unwrap_or_else(|_| "(not set)".into()),
             "fds" => children::descriptors()?,
+            "servers" => known.servers.to_string(),
+            "run" => children::run(argument)?,
+            "mcp" => caller::call(&known.servers, argument)?,
             "cwd" => std::env::current_dir()?.display().to_string(),
             "pid" => std::process::id().to_string(),
             "meta" => turn.meta.to_string(),

@@ -27,6 +27,7 @@ mod real;
 mod restarts;
 mod runtime;
 mod secrets;
+mod spawn;
 mod starts;
 mod stops;
 mod turns;

@@ -187,6 +187,10 @@ impl Bench {
                 reports: 10_000,
                 events: Duration::from_secs(3600),
             },
+            reach: super::super::Reach {
+                url: "http://127.0.0.1:7420".into(),
+                mcp_url: "http://127.0.0.1:7420/mcp".into(),
+            },
         };
         let (store, blobs): (SharedStore, SharedBlobs) = match &self.faults {
             Some(faults) => (faults.clone(), faults.clone()),
@@ -194,6 +198,7 @@ impl Bench {
         };
         self.slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
         let parts = Parts {
+            hooks: None,
             slots: self.slots.clone(),
             records: Records::new(store),
             blobs,
