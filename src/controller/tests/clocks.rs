@@ -108,7 +108,8 @@ async fn an_agent_that_changed_while_the_daemon_was_down_is_tried_five_times() {
         let launches = bench.ground.launches();
         bench.pass_time(Duration::from_secs(1200)).await;
         assert_eq!(bench.ground.launches(), launches, "{script}: nothing is tried by itself");
-        // A new generation clears it, in every second round; a new prompt does in the others.
+        // A new generation, with a new prompt, clears it; what each clears alone is the planner's test
+        // `a_new_generation_or_a_new_prompt_clears_a_crash_loop_and_time_does_not`.
         bench.patch(Kind::Agent, "a", json!({"spec": {"command": "answer"}})).await;
         bench.turn("cured", "s", "cured").await;
         assert_eq!(bench.until_final("cured").await.status.phase, TurnPhase::Completed);
