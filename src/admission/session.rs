@@ -14,6 +14,7 @@ use crate::api::{
     AgentSpec, FieldError, FieldPath, Kind, Namespace, ObjectMeta, Session, SessionSpec, Turn,
     TurnSpec, WorkspaceSpec,
 };
+use crate::failpoint::{self, Point};
 use crate::store::records::Txn;
 
 impl Admission {
@@ -43,7 +44,9 @@ impl Admission {
             if let Some(first) = &first {
                 txn = txn.create(first);
             }
+            failpoint::reach(Point::AdmitBefore);
             if self.commit_new(txn, &mut object).await?.is_done() {
+                failpoint::reach(Point::AdmitAfter);
                 return created(&object, warnings);
             }
             self.expect_free(&object).await?;

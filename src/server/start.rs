@@ -17,6 +17,7 @@ use crate::api::{FieldErrors, SessionSpec, TurnSpec, Uid};
 use crate::cli::ServeOptions;
 use crate::clock::{SharedClock, SystemClock};
 use crate::controller::{self, Controller};
+use crate::failpoint::{self, Point};
 use crate::guard::{self, Guard};
 use crate::manifests;
 use crate::mcp;
@@ -199,8 +200,11 @@ impl Daemon {
         let (store, blobs): (SharedStore, SharedBlobs) = (sqlite.clone(), sqlite.clone());
         let records = Records::new(Arc::clone(&store));
         let store_id = store.identity().await?;
+        failpoint::reach(Point::SweepBefore);
         clear_leftovers(&records, &store_id).await?;
+        failpoint::reach(Point::SweepAfter);
         let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
+        failpoint::reach(Point::Recovered);
         let slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
         let admission = Arc::new(Admission::new(
             Arc::clone(&store),

@@ -14,6 +14,7 @@ use crate::controller::live::{Entry, Registry};
 use crate::controller::process::{LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent};
 use crate::controller::pump::{Pump, State};
 use crate::controller::{Controller, ObjectKey, Queue};
+use crate::failpoint::{self, Point};
 use crate::plan::World;
 use crate::plan::usage::Meter;
 use crate::plan::world::{Acp, Finding, Live, Stage, StartFailure};
@@ -42,6 +43,7 @@ impl Controller {
         let request =
             LaunchRequest { session, agent: (**agent).clone(), scope: (**scope).clone(), instance };
         self.registry.starting(uid.clone(), incarnation);
+        failpoint::reach(Point::LaunchBefore);
         // A start goes on if the pass is given up: what it brings is claimed, or killed and waited
         // for. Until then a process may exist, and the planner is told so.
         let (sender, started) = oneshot::channel();
@@ -54,7 +56,10 @@ impl Controller {
         };
         self.spawn(start.run(request, sender));
         match started.await {
-            Ok(Ok(launched)) => self.adopt(key, world, incarnation, agent, scope, launched),
+            Ok(Ok(launched)) => {
+                failpoint::reach(Point::LaunchAfter);
+                self.adopt(key, world, incarnation, agent, scope, launched);
+            }
             Ok(Err(error)) => {
                 let failure = StartFailure { reason: error.reason, message: error.message };
                 self.registry.not_started(uid.clone(), failure);

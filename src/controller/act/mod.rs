@@ -5,6 +5,7 @@
 
 mod launch;
 mod permission;
+mod points;
 mod prompt;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use crate::acp::connection::{self, Open};
 use crate::api::agent::{McpServer, McpTransport};
 use crate::api::turn::TurnPhase;
 use crate::api::{Agent, Turn, Uid};
+use crate::failpoint::{self, Point};
 use crate::plan::capacity::Holder;
 use crate::plan::world::{Call, Finding, Rung, SettingCall, Stage, Stop, StopCause};
 use crate::plan::{Change, OpenAs, Step, World};
@@ -80,6 +82,7 @@ impl Controller {
             Step::OpenGate => {
                 let entry = self.entry(session)?;
                 entry.control.open_gate();
+                failpoint::reach(Point::GateOpen);
                 entry.view().stage = Stage::Running;
                 Ok(())
             }
@@ -174,6 +177,7 @@ impl Controller {
             // Before the commit: if its outcome stays unknown, the turn counts as taken here.
             self.take(turn.clone());
         }
+        points::before(world, change);
         let outcome = if let Some(holders) = holders {
             txn = slots.write(txn, &holders);
             slots.begin();
@@ -193,6 +197,7 @@ impl Controller {
             self.untake(turn);
         }
         outcome?;
+        points::after(world, change);
         self.after_record(world, change);
         Ok(())
     }

@@ -6,6 +6,7 @@ use super::Error;
 use crate::api::session::RunBudget;
 use crate::api::{Turn, Uid};
 use crate::controller::{Controller, output};
+use crate::failpoint::{self, Point};
 use crate::plan::World;
 use crate::plan::world::{CallFailure, CallFailureKind, Prompt, PromptEnd};
 use crate::store::{BlobId, Stream};
@@ -29,6 +30,7 @@ impl Controller {
         }
         let blocks = self.blocks(&open.record).await?;
         self.journal.record(turn).await.map_err(|error| Error::Journal(error.to_string()))?;
+        failpoint::reach(Point::Journalled);
         let now = self.clock.now().mono;
         {
             let mut view = entry.view();
@@ -49,6 +51,7 @@ impl Controller {
             }
             self.queue.add(entry.key.clone(), crate::api::report::Trigger::Process);
         }
+        failpoint::reach(Point::Submitted);
         Ok(())
     }
 
