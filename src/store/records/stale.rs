@@ -58,13 +58,15 @@ async fn play(seed: u64, is_guarded: bool) -> (u64, u64) {
 
 #[tokio::test]
 async fn writers_with_stale_versions_lose_no_update_and_the_loser_is_told() {
+    let is_slow = std::env::var("SPAWNLET_TIER").is_ok_and(|tier| tier == "1" || tier == "2");
+    let orders = if is_slow { 20_000 } else { 2_000 };
     let mut refused = 0;
-    for seed in 0..20_000 {
+    for seed in 0..orders {
         let (lost, told) = play(seed, true).await;
         assert_eq!(lost, 0, "seed {seed}");
         refused += told;
     }
-    assert!(refused > 10_000, "hardly any met: {refused}");
+    assert!(refused > orders / 2, "hardly any met: {refused}");
 }
 
 #[tokio::test]
