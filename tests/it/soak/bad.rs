@@ -70,7 +70,7 @@ fn malformed_lines_of_one_agent_disturb_nobody_else() {
 fn floods_cost_little_memory_and_hold_nobody_up() {
     // Bytes without a newline, tiny updates, bytes on standard error.
     let sizes: [[u64; 3]; 3] =
-        [[8 << 20, 2_000, 8 << 20], [256 << 20, 50_000, 128 << 20], [2 << 30, 1_000_000, 1 << 30]];
+        [[16 << 20, 2_000, 8 << 20], [256 << 20, 50_000, 128 << 20], [2 << 30, 1_000_000, 1 << 30]];
     let [bytes, updates, errors] = sizes[tier()];
     let mut rig = Rig::new(&[]);
     rig.warm_up();
