@@ -68,9 +68,6 @@ fn expected(life: Life, point: Point) -> Option<Expected> {
         Point::AdmitAfter if !has_child => RanAgain,
         Point::ChildBefore if has_child => Absent,
         Point::ChildAfter if has_child => NeverSent,
-        Point::AdmitBefore | Point::AdmitAfter | Point::ChildBefore | Point::ChildAfter => {
-            return None;
-        }
         Point::LaunchingBefore
         | Point::LaunchingAfter
         | Point::LaunchBefore
@@ -107,17 +104,7 @@ fn expected(life: Life, point: Point) -> Option<Expected> {
         {
             Gone
         }
-        Point::CancelBefore
-        | Point::CancelAfter
-        | Point::DeleteBefore
-        | Point::DeleteAfter
-        | Point::CascadeBefore
-        | Point::CascadeAfter
-        | Point::ExitNoticed
-        | Point::GoneBefore
-        | Point::GoneAfter
-        | Point::RemovalBefore
-        | Point::RemovalAfter => return None,
+        _ => return None,
     })
 }
 
