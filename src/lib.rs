@@ -13,6 +13,9 @@ pub mod cli;
 pub mod clock;
 pub mod controller;
 pub mod demo;
+pub mod failpoint;
+#[cfg(test)]
+mod fuzz;
 pub mod guard;
 pub mod manifests;
 pub mod mcp;

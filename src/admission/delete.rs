@@ -10,6 +10,7 @@ use crate::api::{
     AgentSpec, DEFAULT_NAMESPACE, DELETION_PROPAGATION, FieldError, FieldPath, Kind, Name,
     Namespace, NamespaceSpec, Object, Session, SessionSpec, Turn, TurnSpec, Uid, WorkspaceSpec,
 };
+use crate::failpoint::{self, Point};
 use crate::store::records::{Page, Txn, removals};
 use crate::store::{COMMIT_OPS_MAX, keys};
 
@@ -99,12 +100,14 @@ impl Admission {
             if options.dry_run || (!is_gone && new == old) {
                 return Ok(Deleted { object: to_value(&new)?, is_gone });
             }
+            failpoint::reach(Point::DeleteBefore);
             let attempt = if is_gone {
                 self.commit_removal(&old).await?
             } else {
                 self.commit_new(Txn::new().update(&old, &new), &mut new).await?.is_done()
             };
             if attempt {
+                failpoint::reach(Point::DeleteAfter);
                 return Ok(Deleted { object: to_value(&new)?, is_gone });
             }
         }

@@ -15,6 +15,7 @@ use crate::api::{
     AgentSpec, FieldError, FieldPath, Kind, Namespace, ObjectMeta, Session, SessionSpec, Turn,
     TurnSpec, WorkspaceSpec,
 };
+use crate::failpoint::{self, Point};
 use crate::store::records::Txn;
 
 impl Admission {
@@ -44,7 +45,9 @@ impl Admission {
             if let Some(first) = &first {
                 txn = txn.create(first);
             }
+            failpoint::reach(Point::AdmitBefore);
             if self.commit_new(txn, &mut object).await?.is_done() {
+                failpoint::reach(Point::AdmitAfter);
                 return created(&object, warnings);
             }
             self.expect_free(&object).await?;

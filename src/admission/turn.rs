@@ -20,6 +20,7 @@ use crate::api::{
     DEFAULT_NAMESPACE, FieldError, FieldErrors, FieldPath, Kind, Name, OwnerReference, Session,
     SessionSpec, Turn, TurnSpec, Uid, naming,
 };
+use crate::failpoint::{self, Point};
 use crate::store::records::{Txn, idempotency_key};
 use crate::store::{
     Append, BLOB_CHUNK_BYTES_MAX, BlobId, Error as StoreError, Guard, Stream, keys,
@@ -140,6 +141,7 @@ impl Admission {
             if let Some(key) = idempotency_key(object) {
                 txn = txn.guard(Guard::Absent(key));
             }
+            failpoint::reach(Point::AdmitBefore);
             let attempt = match object.spec.admission {
                 Mode::Queue => match self.commit_new(txn, object).await? {
                     Attempt::Done => Slotted::Done,
@@ -151,7 +153,10 @@ impl Admission {
                 }
             };
             match attempt {
-                Slotted::Done => return created(object, warnings),
+                Slotted::Done => {
+                    failpoint::reach(Point::AdmitAfter);
+                    return created(object, warnings);
+                }
                 Slotted::Full => return Err(no_slot(object)),
                 Slotted::Overtaken => {}
             }

@@ -12,3 +12,6 @@
 
 pub mod cursor;
 pub mod cut;
+
+#[cfg(test)]
+mod fuzz;

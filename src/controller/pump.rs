@@ -181,6 +181,7 @@ impl Pump {
                 self.state.exit = Some(format!("the program could not be executed: {message}"));
             }
             Some(ProcessEvent::Exited { status }) => {
+                crate::failpoint::reach(crate::failpoint::Point::ExitNoticed);
                 self.state.exit = Some(status.clone());
                 let at = self.clock.now().mono;
                 let mut view = self.entry.view();

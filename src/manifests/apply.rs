@@ -13,6 +13,7 @@ use super::ledger::{Entry, Ledger};
 use super::yaml::Error;
 use crate::admission::Refusal;
 use crate::api::{Kind, Uid};
+use crate::failpoint::{self, Point};
 use crate::store::SharedStore;
 
 /// A file that is applied.
@@ -106,6 +107,7 @@ impl Applier<'_> {
         let object = &document.claim.object;
         let entry =
             |hash: &DocumentHash, uid: Uid| Entry { hash: hash.clone(), uid, ..file.place.clone() };
+        failpoint::reach(Point::ManifestBefore);
         match action {
             Action::Wait => outcome.is_waiting = true,
             Action::Mark(uid) => {
@@ -117,6 +119,7 @@ impl Applier<'_> {
                     let warning = |text| document.fault(text);
                     outcome.warnings.extend(warnings.into_iter().map(warning));
                     outcome.has_written = true;
+                    failpoint::reach(Point::ManifestAfter);
                     self.ledger.put(self.store, object, entry(&document.claim.hash, uid)).await?;
                 }
                 Ok(Written::Replacing) => {

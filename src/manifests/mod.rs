@@ -28,3 +28,6 @@ pub mod yaml;
 
 pub use handle::{Handle, Report};
 pub use watcher::{Options, Service};
+
+#[cfg(test)]
+mod fuzz;

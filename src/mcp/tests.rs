@@ -3,6 +3,7 @@
 //! Beside it stands a scripted loop: a test says what becomes of a turn by writing its record.
 
 mod calls;
+mod fuzz;
 mod ownership;
 mod protocol;
 
@@ -90,6 +91,10 @@ impl Bench {
     }
 
     async fn with(options: Options) -> Self {
+        Self::under(options, Rules::default()).await
+    }
+
+    async fn under(options: Options, rules: Rules) -> Self {
         let store = Arc::new(MemoryStore::new());
         let clock = Arc::new(ManualClock::default());
         let slots = crate::slots::SharedSlots::default();
@@ -114,7 +119,7 @@ impl Bench {
             secret: b"secret".to_vec(),
             shutdown: shutdown.clone(),
         });
-        let guard = Guard::new(OPERATOR, Arc::clone(&admission), Rules::default(), shared_clock);
+        let guard = Guard::new(OPERATOR, Arc::clone(&admission), rules, shared_clock);
         let router = guard::protect(router, Arc::new(guard));
         let records = Records::new(Arc::clone(&store) as SharedStore);
         let bench =

@@ -16,6 +16,7 @@ use crate::api::{FieldErrors, SessionSpec, TurnSpec, Uid};
 use crate::cli::ServeOptions;
 use crate::clock::{SharedClock, SystemClock};
 use crate::controller::{self, Controller};
+use crate::failpoint::{self, Point};
 use crate::guard::{self, Guard};
 use crate::manifests;
 use crate::mcp;
@@ -212,12 +213,8 @@ impl Daemon {
         let (controller, live) =
             Controller::build(loop_options(&config, store_id, opened, reach.clone())?, parts)
                 .await?;
-        let (manifests, manifests_handle) = manifests::Service::new(
-            watched(options, &config),
-            Arc::clone(&admission),
-            Arc::clone(&store),
-            Arc::clone(&clock),
-        );
+        let watched = watched(options, &config);
+        let (manifests, manifests_handle) = watch_files(watched, &admission, &store, &clock);
         let health =
             Arc::new(Status::new(Arc::clone(sqlite), manifests_handle.clone(), Arc::clone(&clock)));
         let token = files::operator_token(&data_dir).map_err(system("the operator's token"))?;
@@ -440,8 +437,19 @@ fn manifest_directories(options: &ServeOptions, config: &Config) -> Vec<PathBuf>
     }
 }
 
+fn watch_files(
+    watched: manifests::Options,
+    admission: &Arc<Admission>,
+    store: &SharedStore,
+    clock: &SharedClock,
+) -> (manifests::Service, manifests::Handle) {
+    let admission = Arc::clone(admission);
+    manifests::Service::new(watched, admission, Arc::clone(store), Arc::clone(clock))
+}
+
 /// Kills what daemons before this one left running, before anything else is done.
 async fn clear_leftovers(records: &Records, store_id: &str) -> Result<(), Error> {
+    failpoint::reach(Point::SweepBefore);
     let mut recorded = Vec::new();
     for key in records.pointed_at(keys::AWAKE).await? {
         if let Some(session) = records.at::<SessionSpec>(&key).await? {
@@ -461,6 +469,7 @@ async fn clear_leftovers(records: &Records, store_id: &str) -> Result<(), Error>
         let source = io::Error::other("see the log; end it, then start again");
         return Err(system("a process of an earlier daemon could not be killed")(source));
     }
+    failpoint::reach(Point::SweepAfter);
     Ok(())
 }
 
@@ -496,6 +505,7 @@ async fn recover(
     let journal = Journal::open(data_dir)?;
     settle_journal(records, &journal).await?;
     sweep_blobs(records, blobs, was_unclean).await?;
+    failpoint::reach(Point::Recovered);
     Ok(Arc::new(journal))
 }
 

@@ -370,4 +370,6 @@ fn key_in(record: &Record) -> Result<Key, Error> {
 }
 
 #[cfg(test)]
+mod stale;
+#[cfg(test)]
 mod tests;

@@ -9,11 +9,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are the result")]
 
-mod daemon;
-mod http;
+pub(crate) mod daemon;
+pub(crate) mod http;
 mod judge;
 mod load;
-mod tree;
+pub(crate) mod tree;
 mod trees;
 
 use std::collections::{BTreeSet, HashMap};
@@ -51,7 +51,7 @@ pub(crate) fn tier() -> usize {
     tier.map_or(0, |tier| tier.parse::<usize>().expect("SPAWNLET_TIER is 0, 1 or 2").min(2))
 }
 
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let seed = std::env::var("SPAWNLET_SEED").ok().filter(|seed| !seed.is_empty());
     seed.map_or_else(
         || u64::from(rand::random::<u32>()),

@@ -10,20 +10,22 @@ pub(crate) const LINES_MAX: usize = 600;
 const WALLS: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("clock", &["api"]),
+    // It does nothing but in tests of crashes, so that whoever changes the world may name it.
+    ("failpoint", &[]),
     ("ports", &["api"]),
     ("secret", &["api", "ports"]),
     ("options", &["api"]),
     ("plan", &["api", "options", "clock::Now", "clock::Mono"]),
-    ("store", &["api", "clock"]),
+    ("store", &["failpoint", "api", "clock"]),
     ("runtime", &["api", "clock", "secret"]),
     ("acp", &["api", "options", "clock"]),
     ("slots", &["api", "plan::capacity", "store"]),
-    ("admission", &["api", "plan::capacity", "ports", "slots", "store", "clock"]),
+    ("admission", &["failpoint", "api", "plan::capacity", "ports", "slots", "store", "clock"]),
     ("guard", &["api", "admission", "clock"]),
     ("rest", &["api", "store", "admission", "guard", "ports", "clock"]),
     ("boundary", &["api"]),
     ("mcp", &["api", "store", "admission", "guard", "ports", "boundary", "clock"]),
-    ("manifests", &["api", "store", "admission", "ports", "clock"]),
+    ("manifests", &["failpoint", "api", "store", "admission", "ports", "clock"]),
     (
         "cli",
         &[
@@ -38,6 +40,7 @@ const WALLS: &[(&str, &[&str])] = &[
     (
         "controller",
         &[
+            "failpoint",
             "api",
             "options",
             "plan",

@@ -2,6 +2,7 @@
 
 mod bench;
 mod cancel;
+mod fuzz;
 mod games;
 mod lines;
 mod permission;

@@ -18,6 +18,7 @@ use crate::api::{
     AgentSpec, Code, Name, Namespace, ObjectMeta, Session, SessionSpec, Spec as _, Turn, TurnSpec,
     hex,
 };
+use crate::failpoint::{self, Point};
 use crate::ports::Inputs;
 use crate::store::records::{Txn, idempotency_key};
 use crate::store::{Guard, Rev, keys};
@@ -117,8 +118,10 @@ impl Admission {
             if let Some(key) = idempotency_key(turn) {
                 txn = txn.guard(Guard::Absent(key));
             }
+            failpoint::reach(Point::ChildBefore);
             match self.commit_with_slot(txn, turn, Some(&caller.session)).await? {
                 Slotted::Done => {
+                    failpoint::reach(Point::ChildAfter);
                     if draft.known.is_none() {
                         self.tell_created(&draft.child);
                     }

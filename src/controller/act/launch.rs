@@ -17,6 +17,7 @@ use crate::controller::process::{
 };
 use crate::controller::pump::{Pump, State};
 use crate::controller::{Controller, ObjectKey, Queue};
+use crate::failpoint::{self, Point};
 use crate::plan::World;
 use crate::plan::usage::Meter;
 use crate::plan::world::{Acp, Finding, Live, Stage, StartFailure};
@@ -52,6 +53,7 @@ impl Controller {
             access: token.clone().map(|token| Access { url, token }),
         };
         self.registry.starting(uid.clone(), incarnation);
+        failpoint::reach(Point::LaunchBefore);
         // A start goes on if the pass is given up: what it brings is claimed, or killed and waited
         // for. Until then a process may exist, and the planner is told so.
         let (sender, started) = oneshot::channel();
@@ -65,6 +67,7 @@ impl Controller {
         self.spawn(start.run(request, sender));
         match started.await {
             Ok(Ok(launched)) => {
+                failpoint::reach(Point::LaunchAfter);
                 self.adopt(key, world, incarnation, agent, scope, Taken { launched, token });
             }
             Ok(Err(error)) => {

@@ -6,6 +6,7 @@
 mod grant;
 mod launch;
 mod permission;
+mod points;
 mod prompt;
 mod tell;
 
@@ -17,6 +18,7 @@ use crate::api::session::Capabilities;
 use crate::api::token::SecretToken;
 use crate::api::turn::TurnPhase;
 use crate::api::{Agent, Turn, Uid};
+use crate::failpoint::{self, Point};
 use crate::plan::capacity::Holder;
 use crate::plan::introduction;
 use crate::plan::world::{Call, Finding, Rung, SettingCall, Stage, Stop, StopCause};
@@ -97,6 +99,7 @@ impl Controller {
             Step::OpenGate => {
                 let entry = self.entry(session)?;
                 entry.control.open_gate();
+                failpoint::reach(Point::GateOpen);
                 entry.view().stage = Stage::Running;
                 Ok(())
             }
@@ -199,6 +202,7 @@ impl Controller {
             // Before the commit: if its outcome stays unknown, the turn counts as taken here.
             self.take(turn.clone());
         }
+        points::before(world, change);
         let outcome = if let Some(holders) = holders {
             txn = slots.write(txn, &holders);
             slots.begin();
@@ -218,6 +222,7 @@ impl Controller {
             self.untake(turn);
         }
         outcome?;
+        points::after(world, change);
         self.after_record(world, change);
         Ok(())
     }

@@ -6,6 +6,7 @@ use super::Error;
 use crate::api::session::RunBudget;
 use crate::api::{Turn, Uid};
 use crate::controller::{Controller, output};
+use crate::failpoint::{self, Point};
 use crate::plan::world::{CallFailure, CallFailureKind, Prompt, PromptEnd};
 use crate::plan::{World, introduction};
 use crate::store::{BlobId, Stream};
@@ -34,6 +35,7 @@ impl Controller {
             None => blocks,
         };
         self.journal.record(turn).await.map_err(|error| Error::Journal(error.to_string()))?;
+        failpoint::reach(Point::Journalled);
         let now = self.clock.now().mono;
         {
             let mut view = entry.view();
@@ -54,6 +56,7 @@ impl Controller {
             }
             self.queue.add(entry.key.clone(), crate::api::report::Trigger::Process);
         }
+        failpoint::reach(Point::Submitted);
         Ok(())
     }
 

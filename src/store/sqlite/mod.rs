@@ -187,7 +187,7 @@ pub fn open(data_dir: &Path, options: Options) -> Result<(SqliteStore, Opened), 
     }
     dir.take_clean_mark()?;
     schema::migrate(&mut connection, found)?;
-    let id = settle_identity(&dir, &connection, found == 0)?;
+    let id = settle_identity(&dir, &connection)?;
 
     let head = Rev(schema::head(&connection)?);
     let ballast = Ballast::new(&dir.file(""), options.ballast_bytes);
@@ -242,18 +242,10 @@ fn prepare_file(dir: &DataDir, database: &Path) -> Result<bool, OpenError> {
     Ok(!is_empty)
 }
 
-/// Makes the store's id, or sees that it is the one that belongs here.
-fn settle_identity(
-    dir: &DataDir,
-    connection: &Connection,
-    is_new: bool,
-) -> Result<String, OpenError> {
+/// Sees that the store's id is the one that belongs here, and writes it beside a store that is new.
+fn settle_identity(dir: &DataDir, connection: &Connection) -> Result<String, OpenError> {
     use std::io::Read as _;
     let path = dir.file(ID_FILE);
-    if is_new {
-        let id = uuid::Uuid::new_v4().simple().to_string();
-        schema::set_meta(connection, "store_id", &id)?;
-    }
     let id = schema::meta(connection, "store_id")?
         .ok_or_else(|| OpenError::Corrupt("it has no store id".to_owned()))?;
     match std::fs::File::open(&path) {

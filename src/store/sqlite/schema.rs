@@ -7,6 +7,7 @@
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::OpenError;
+use crate::failpoint::{self, Point};
 
 /// Marks a file as ours (`file(1)` shows it): "SPWN".
 const APPLICATION_ID: i32 = 0x5350_574E;
@@ -78,7 +79,8 @@ pub(super) fn inspect(connection: &Connection) -> Result<i64, OpenError> {
     Ok(found)
 }
 
-/// Brings a file that [`inspect`] found to be of version `found` to [`VERSION`].
+/// Brings a file that [`inspect`] found to be of version `found` to [`VERSION`]. A new one gets its
+/// store id too.
 pub(super) fn migrate(connection: &mut Connection, found: i64) -> Result<(), OpenError> {
     for version in found..VERSION {
         let transaction = connection.transaction()?;
@@ -86,9 +88,15 @@ pub(super) fn migrate(connection: &mut Connection, found: i64) -> Result<(), Ope
         if let Some(sql) = MIGRATIONS.get(index) {
             transaction.execute_batch(sql)?;
         }
+        if version == 0 {
+            // With the tables: a daemon that dies here leaves a store with an id, or none at all.
+            set_meta(&transaction, "store_id", &uuid::Uuid::new_v4().simple().to_string())?;
+        }
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         transaction.pragma_update(None, "user_version", version + 1)?;
+        failpoint::reach(Point::MigrationBefore);
         transaction.commit()?;
+        failpoint::reach(Point::MigrationAfter);
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use super::http::Client;
 use super::tree::{self, Sighting};
 
 /// Longer than a start may take on a busy machine; no test waits for it when it passes.
-pub(super) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 /// How often it is looked whether something has come about that tells nobody.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -28,16 +28,22 @@ fn fakeagent() -> PathBuf {
 }
 
 /// What stays over the daemon's deaths.
-pub(super) struct World {
+pub(crate) struct World {
     directory: tempfile::TempDir,
     settings: Vec<String>,
+    program: PathBuf,
 }
 
 impl World {
-    pub(super) fn new(settings: &[&str]) -> Self {
+    pub(crate) fn new(settings: &[&str]) -> Self {
+        Self::of(settings, Path::new(env!("CARGO_BIN_EXE_spawnlet")))
+    }
+
+    /// The same with another build of the daemon.
+    pub(crate) fn of(settings: &[&str], program: &Path) -> Self {
         let directory = tempfile::Builder::new().prefix("spawnlet-chaos-").tempdir().unwrap();
-        let world =
-            Self { directory, settings: settings.iter().map(|set| (*set).into()).collect() };
+        let settings = settings.iter().map(|set| (*set).into()).collect();
+        let world = Self { directory, settings, program: program.to_owned() };
         for name in ["manifests", "work"] {
             std::fs::create_dir(world.path(name)).unwrap();
         }
@@ -65,15 +71,15 @@ impl World {
         world
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    pub(super) fn text(&self, name: &str) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    pub(super) fn data_dir(&self) -> PathBuf {
+    pub(crate) fn data_dir(&self) -> PathBuf {
         self.path("data")
     }
 
@@ -85,12 +91,12 @@ impl World {
     }
 
     /// Everything of its agents that is alive.
-    pub(super) fn alive(&self) -> BTreeSet<Sighting> {
+    pub(crate) fn alive(&self) -> BTreeSet<Sighting> {
         tree::sightings(&self.store_id(), self.directory.path().to_str().unwrap())
     }
 
     /// As [`tree::wait_until_empty`].
-    pub(super) fn wait_until_empty(
+    pub(crate) fn wait_until_empty(
         &self,
         since: Instant,
         limit: Duration,
@@ -101,7 +107,7 @@ impl World {
 
     fn command(&self) -> Command {
         let log = std::fs::File::options().create(true).append(true).open(self.path("log"));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_spawnlet"));
+        let mut command = Command::new(&self.program);
         command.arg("serve").args(["--listen", "127.0.0.1:0", "--data-dir"]).arg(self.data_dir());
         command.arg("--manifests").arg(self.path("manifests"));
         for setting in &self.settings {
@@ -117,9 +123,14 @@ impl World {
     }
 
     /// Starts the daemon and does not wait for it.
-    pub(super) fn start(&self) -> Daemon {
+    pub(crate) fn start(&self) -> Daemon {
+        self.start_with(&[])
+    }
+
+    /// The same with more in its environment.
+    pub(crate) fn start_with(&self, environment: &[(&str, &str)]) -> Daemon {
         let started = Instant::now();
-        let mut child = self.command().spawn().unwrap();
+        let mut child = self.command().envs(environment.iter().copied()).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let (sender, lines) = sync_channel(16);
         std::thread::spawn(move || {
@@ -132,47 +143,47 @@ impl World {
     }
 
     /// Starts it and waits until it is ready.
-    pub(super) fn start_ready(&self) -> Daemon {
+    pub(crate) fn start_ready(&self) -> Daemon {
         let mut daemon = self.start();
         daemon.wait_until_ready(self);
         daemon
     }
 
     /// Runs one to its end, which is not expected to be far: its exit code.
-    pub(super) fn run_to_end(&self) -> Option<i32> {
+    pub(crate) fn run_to_end(&self) -> Option<i32> {
         let mut daemon = self.start();
         daemon.wait_for_exit().code()
     }
 
-    pub(super) fn connect(&self, daemon: &Daemon) -> Client {
+    pub(crate) fn connect(&self, daemon: &Daemon) -> Client {
         let token = std::fs::read_to_string(self.data_dir().join("operator.token")).unwrap();
         Client::connect(&daemon.address, token.trim()).expect("a ready daemon accepts connections")
     }
 
     /// Tells where everything is kept for whoever looks for the fault.
-    pub(super) fn keep(&mut self) -> &Path {
+    pub(crate) fn keep(&mut self) -> &Path {
         self.directory.disable_cleanup(true);
         self.directory.path()
     }
 }
 
 /// A daemon; it is killed when it is dropped.
-pub(super) struct Daemon {
+pub(crate) struct Daemon {
     child: Child,
     lines: Receiver<String>,
     started: Instant,
     /// Clock ticks since boot.
-    pub(super) start_time: u64,
-    pub(super) address: String,
+    pub(crate) start_time: u64,
+    pub(crate) address: String,
 }
 
 impl Daemon {
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Waits for the line `listening on`; how long the start took.
-    pub(super) fn wait_until_ready(&mut self, world: &World) -> Duration {
+    pub(crate) fn wait_until_ready(&mut self, world: &World) -> Duration {
         loop {
             match self.lines.recv_timeout(DEADLINE) {
                 Ok(line) => {
@@ -190,8 +201,24 @@ impl Daemon {
         }
     }
 
+    /// Waits for the line `listening on`; false if it ends before.
+    pub(crate) fn is_ready(&mut self) -> bool {
+        loop {
+            match self.lines.recv_timeout(DEADLINE) {
+                Ok(line) => {
+                    if let Some(address) = line.strip_prefix("listening on http://") {
+                        self.address = address.to_owned();
+                        return true;
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return false,
+                Err(RecvTimeoutError::Timeout) => panic!("the daemon neither starts nor ends"),
+            }
+        }
+    }
+
     /// Kill -9; when this returns, nothing of the daemon itself runs any more.
-    pub(super) fn kill(&mut self) -> Instant {
+    pub(crate) fn kill(&mut self) -> Instant {
         self.child.kill().unwrap();
         let killed = Instant::now();
         self.child.wait().unwrap();
@@ -199,13 +226,13 @@ impl Daemon {
     }
 
     /// Asks it to stop and waits until it has.
-    pub(super) fn stop(&mut self) -> ExitStatus {
+    pub(crate) fn stop(&mut self) -> ExitStatus {
         let held = tree::hold(self.pid()).unwrap();
         rustix::process::pidfd_send_signal(&held, rustix::process::Signal::TERM).unwrap();
         self.wait_for_exit()
     }
 
-    fn wait_for_exit(&mut self) -> ExitStatus {
+    pub(crate) fn wait_for_exit(&mut self) -> ExitStatus {
         // Its standard output ends with it: nobody else has it.
         let since = Instant::now();
         while !matches!(self.lines.recv_timeout(DEADLINE), Err(RecvTimeoutError::Disconnected)) {

@@ -11,14 +11,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum NoAnswer {
+pub(crate) enum NoAnswer {
     /// Nothing was sent.
     NotSent,
     /// The connection broke after something was sent.
     Broken,
 }
 
-pub(super) struct Client {
+pub(crate) struct Client {
     stream: TcpStream,
     host: String,
     token: String,
@@ -26,7 +26,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn connect(address: &str, token: &str) -> Result<Self, NoAnswer> {
+    pub(crate) fn connect(address: &str, token: &str) -> Result<Self, NoAnswer> {
         let stream = TcpStream::connect(address).map_err(|_| NoAnswer::NotSent)?;
         stream.set_nodelay(true).map_err(|_| NoAnswer::NotSent)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(|_| NoAnswer::NotSent)?;
@@ -35,7 +35,7 @@ impl Client {
     }
 
     /// The status code and the body.
-    pub(super) fn call(
+    pub(crate) fn call(
         &mut self,
         method: &str,
         path: &str,
@@ -43,11 +43,27 @@ impl Client {
     ) -> Result<(u16, Value), NoAnswer> {
         let media_type =
             if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let path = format!("/apis/spawnlet.dev/v1alpha1/{path}");
+        self.send(
+            method,
+            &path,
+            &format!("Accept: application/json\r\nContent-Type: {media_type}"),
+            body,
+        )
+    }
+
+    /// The same anywhere, with these lines in the head.
+    pub(crate) fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        head: &str,
+        body: Option<&Value>,
+    ) -> Result<(u16, Value), NoAnswer> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let request = format!(
-            "{method} /apis/spawnlet.dev/v1alpha1/{path} HTTP/1.1\r\nHost: {}\r\n\
-             Authorization: Bearer {}\r\nAccept: application/json\r\n\
-             Content-Type: {media_type}\r\nContent-Length: {}\r\n\r\n{body}",
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n{head}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
             self.host,
             self.token,
             body.len()

@@ -11,22 +11,22 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// A live process of an agent's tree, or a shim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Sighting {
-    pub(super) pid: u32,
+pub(crate) struct Sighting {
+    pub(crate) pid: u32,
     /// Clock ticks since boot (proc_pid_stat(5), field 22).
-    pub(super) start_time: u64,
+    pub(crate) start_time: u64,
     /// `STORE.SESSION.ATTEMPT`, if it has one.
-    pub(super) mark: Option<String>,
-    pub(super) is_shim: bool,
+    pub(crate) mark: Option<String>,
+    pub(crate) is_shim: bool,
 }
 
 impl Sighting {
     /// The uid of the session that it is of.
-    pub(super) fn session(&self) -> Option<&str> {
+    pub(crate) fn session(&self) -> Option<&str> {
         self.mark.as_deref().and_then(|mark| mark.split('.').nth(1))
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mark = self.mark.as_deref().unwrap_or("without a mark");
         let kind = if self.is_shim { "shim" } else { "process" };
         format!("{kind} {} ({mark})", self.pid)
@@ -34,7 +34,7 @@ impl Sighting {
 }
 
 /// State, parent and start time of a process.
-pub(super) fn stat(pid: u32) -> Option<(char, u32, u64)> {
+pub(crate) fn stat(pid: u32) -> Option<(char, u32, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?.chars().next()?;
@@ -48,7 +48,7 @@ fn pids() -> Vec<u32> {
 }
 
 /// Everything alive that belongs to a store's agents. Daemons are left out.
-pub(super) fn sightings(store_id: &str, directory: &str) -> BTreeSet<Sighting> {
+pub(crate) fn sightings(store_id: &str, directory: &str) -> BTreeSet<Sighting> {
     pids().into_iter().filter_map(|pid| sight(pid, store_id, directory)).collect()
 }
 
@@ -72,12 +72,12 @@ fn sight(pid: u32, store_id: &str, directory: &str) -> Option<Sighting> {
     Some(Sighting { pid, start_time, mark, is_shim: program.ends_with("spawnlet-shim") })
 }
 
-pub(super) fn hold(pid: u32) -> Option<OwnedFd> {
+pub(crate) fn hold(pid: u32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()
 }
 
 /// Waits until nothing is alive; how long that took, or what is left at the deadline.
-pub(super) fn wait_until_empty(
+pub(crate) fn wait_until_empty(
     store_id: &str,
     directory: &str,
     since: Instant,
@@ -104,7 +104,7 @@ pub(super) fn wait_until_empty(
 }
 
 /// Children of a process that have ended and were not waited for.
-pub(super) fn zombies(parent: u32) -> Vec<u32> {
+pub(crate) fn zombies(parent: u32) -> Vec<u32> {
     let is_zombie = |pid: &u32| matches!(stat(*pid), Some(('Z', of, _)) if of == parent);
     pids().into_iter().filter(is_zombie).collect()
 }

@@ -1,0 +1,86 @@
+//! Load and soak, and bad agents beside good ones: test catalogue E2, E3, J1, J2, J3 and J5.
+//!
+//! At tier 0 (each commit) only the short forms of J1 and E2 run. `scripts/chaos.sh` runs all of it at
+//! tiers 1 and 2. What is counted (files, threads, zombies, turns) is judged; what is measured in time
+//! is printed, and held to a bound only where the machine would have to stand still to miss it.
+#![allow(clippy::print_stdout, reason = "the figures are the result")]
+
+mod bad;
+mod measured;
+pub(crate) mod rig;
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use serde_json::json;
+
+use crate::chaos::{seed, tier, wait_for};
+use rig::{Held, Rig, held, memory_kib};
+
+/// Sessions alive at a time.
+const ALIVE_MAX: usize = 100;
+/// What the daemon may grow by after its first third, in percent, with a floor for small numbers.
+const GROWTH_PERCENT_MAX: u64 = 10;
+const GROWTH_KIB_MAX: u64 = 8192;
+
+/// J1: sessions come and go, with random cancels, deletions and ends of their ttl.
+#[test]
+fn sessions_come_and_go_and_the_daemon_stays_as_it_was() {
+    let total = [30, 300, 2000][tier()];
+    let seed = seed();
+    println!("J1: {total} sessions, seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut rig = Rig::new(&[]);
+    // The store's readers and the runtime's threads are there after the first few.
+    rig.warm_up();
+    let before = held(rig.daemon.pid());
+    let mut alive: Vec<String> = Vec::new();
+    let mut memory_early = 0;
+    for number in 0..total {
+        let name = format!("j{number}");
+        let is_endless = random.random_bool(0.1);
+        let prompt = if is_endless { "[[never]]" } else { "[[updates:20]][[say:done]]" };
+        let mut spec = json!({"prompt": prompt});
+        if random.random_bool(0.2) {
+            spec["ttl"] = "2s".into();
+        }
+        rig.session(&name, &spec);
+        if is_endless {
+            rig.cancel(&format!("{name}-1"));
+        }
+        alive.push(name);
+        while alive.len() >= ALIVE_MAX.min(total / 3) {
+            let gone = alive.swap_remove(random.random_range(0..alive.len()));
+            rig.delete(&gone);
+        }
+        if number == total / 3 {
+            memory_early = memory_kib(rig.daemon.pid());
+        }
+    }
+    rig.wait_until_all_turns_are_final();
+    let memory_late = memory_kib(rig.daemon.pid());
+    for name in alive {
+        rig.delete(&name);
+    }
+    rig.wait_until_empty();
+    let pid = rig.daemon.pid();
+    let after = wait_for("files and threads are as before", || {
+        let now = held(pid);
+        (now.files <= before.files && now.threads <= before.threads && now.zombies == 0)
+            .then_some(now)
+    });
+    println!("J1: before {before:?}, after {after:?}; memory {memory_early} to {memory_late} KiB");
+    let limit = memory_early + (memory_early * GROWTH_PERCENT_MAX / 100).max(GROWTH_KIB_MAX);
+    assert!(memory_late <= limit, "{memory_early} KiB grew to {memory_late} KiB");
+    rig.stop();
+}
+
+/// The negative control of J1: a file that stays open is seen.
+#[test]
+fn a_leak_is_seen() {
+    let own = std::process::id();
+    let before = held(own).files;
+    let kept: Vec<_> = (0..50).map(|_| std::fs::File::open("/proc/version").unwrap()).collect();
+    // Other tests of this binary open and close files beside it, but not fifty.
+    let Held { files, .. } = held(own);
+    assert!(files + 20 > before + kept.len(), "{before} {files}");
+}
