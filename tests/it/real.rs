@@ -6,8 +6,11 @@
 #![allow(clippy::disallowed_methods, reason = "these tests start the processes that they test")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failure is the test's failure")]
 
+mod asks;
 mod delegate;
+mod ends;
 mod rig;
+mod survival;
 
 use rig::{Rig, Signal};
 
@@ -20,10 +23,15 @@ struct Traits {
     reads_mode: Option<&'static str>,
     /// A model that it offers beside the one that it begins with; `None`: only that one.
     other_model: Option<&'static str>,
-    /// A model that it offers, as somebody may name it.
-    loose_model: Loose,
+    /// A model that it offers, as somebody may name it; `None`: it offers none.
+    loose_model: Option<Loose>,
     /// Whether it can go on with a session in a new process.
     can_resume: bool,
+    /// Whether it ends the commands of a cancelled turn. What it leaves goes with its process.
+    ends_commands: bool,
+    /// Whether it tells of a model that fails in an answer like any other (page 80), so that the
+    /// turn is `Completed`.
+    fails_in_text: bool,
 }
 
 /// A model by another name than its own.
@@ -41,38 +49,69 @@ fn traits(agent: &str) -> Traits {
             error: 400,
             reads_mode: Some("read-only"),
             other_model: Some("gpt-5.4"),
-            loose_model: Loose { said: " GPT-5.4 ", value: "gpt-5.4", asked: "gpt-5.4" },
+            loose_model: Some(Loose { said: " GPT-5.4 ", value: "gpt-5.4", asked: "gpt-5.4" }),
             can_resume: true,
+            ends_commands: false,
+            fails_in_text: false,
         },
         "claude" => Traits {
             error: 400,
             reads_mode: Some("plan"),
             other_model: None,
-            loose_model: Loose { said: "HAIKU", value: "haiku", asked: "claude-haiku-5-5" },
+            loose_model: Some(Loose { said: "HAIKU", value: "haiku", asked: "claude-haiku-5-5" }),
             can_resume: true,
+            ends_commands: true,
+            fails_in_text: false,
         },
         "opencode" => Traits {
             error: 400,
             reads_mode: Some("plan"),
             other_model: Some("stub/stub-model-2"),
-            loose_model: Loose {
+            loose_model: Some(Loose {
                 said: "Model 2",
                 value: "stub/stub-model-2",
                 asked: "stub-model-2",
-            },
+            }),
             can_resume: true,
+            ends_commands: true,
+            fails_in_text: false,
         },
         // It declares session/load, which always fails.
         "gemini" => Traits {
             error: 400,
             reads_mode: Some("plan"),
             other_model: None,
-            loose_model: Loose {
+            loose_model: Some(Loose {
                 said: "pro 2.5",
                 value: "gemini-2.5-pro",
                 asked: "gemini-2.5-pro",
-            },
+            }),
             can_resume: false,
+            ends_commands: true,
+            fails_in_text: false,
+        },
+        // Its one model is told by the environment, and no option.
+        "copilot" => Traits {
+            error: 400,
+            reads_mode: Some("https://agentclientprotocol.com/protocol/session-modes#plan"),
+            other_model: None,
+            loose_model: None,
+            can_resume: true,
+            ends_commands: true,
+            fails_in_text: true,
+        },
+        "qwen" => Traits {
+            error: 400,
+            reads_mode: Some("plan"),
+            other_model: None,
+            loose_model: Some(Loose {
+                said: " STUB-model ",
+                value: "$runtime|openai|stub-model(openai)",
+                asked: "stub-model",
+            }),
+            can_resume: true,
+            ends_commands: true,
+            fails_in_text: false,
         },
         other => panic!("nothing is known of the agent {other}"),
     }
@@ -92,7 +131,12 @@ spec:
 ";
 
 async fn session(agent: &str, more: &str) -> Rig {
-    let rig = Rig::start(agent, &format!("{SESSION}{more}")).await;
+    session_of(agent, more, &[]).await
+}
+
+/// The same, of a daemon that is configured by `KEY=VALUE`.
+async fn session_of(agent: &str, more: &str, settings: &[&str]) -> Rig {
+    let rig = Rig::start_with(agent, &format!("{SESSION}{more}"), settings).await;
     rig.appears("sessions", "one").await;
     rig
 }
@@ -183,7 +227,9 @@ async fn a_cancel_in_a_tool_call_ends_the_turn_and_a_stop_its_children() {
 #[tokio::test]
 async fn a_command_that_needs_a_permission_is_not_run_by_a_session_that_may_only_read() {
     for agent in agents() {
-        let rig = session(&agent, "  permissions: approve-reads\n").await;
+        // What it asks all the same, nobody allows.
+        let settings = &["permissionTimeout=1s"];
+        let rig = session_of(&agent, "  permissions: approve-reads\n", settings).await;
         let path = rig.work().join("touched");
         let tool = format!("[[tool:bash touch {}]]", path.display());
         rig.cli(&["prompt", "one", &tool, "--detach"]).await;
@@ -273,6 +319,15 @@ async fn an_error_of_the_model_fails_the_turn_in_the_agents_words() {
         let rig = session(&agent, "").await;
         let code = traits(&agent).error;
         let output = rig.try_cli(&["prompt", "one", &format!("bad [[error:{code}]]")]).await;
+        if traits(&agent).fails_in_text {
+            assert_eq!(output.status.code(), Some(0), "{output:?}");
+            let answer = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(answer.contains(&code.to_string()), "{answer}");
+            let answer = rig.cli(&["prompt", "one", "again"]).await;
+            assert!(answer.contains("STUB: again"), "{answer}");
+            rig.finish("session/one").await;
+            continue;
+        }
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let turn = rig.record("turn/one-1").await;
         assert_eq!(turn["status"]["phase"], "Failed", "{turn:#}");

@@ -204,9 +204,12 @@ async fn a_model_named_loosely_is_set_and_one_that_there_is_not_sends_nothing() 
             (&json!("model"), &json!("unsupported"))
         );
         let candidates = issue["candidates"].as_array().unwrap();
-        assert!(!candidates.is_empty(), "{told:#}");
         assert_eq!(work.caller.status(&told["sessionId"]).await["status"], "idle");
-        let Loose { said, value, asked } = traits(&agent).loose_model;
+        let Some(Loose { said, value, asked }) = traits(&agent).loose_model else {
+            assert!(candidates.is_empty(), "{told:#}");
+            work.finish().await;
+            continue;
+        };
         assert!(candidates.iter().any(|candidate| candidate["value"] == value), "{told:#}");
 
         arguments["sessionId"] = told["sessionId"].clone();
