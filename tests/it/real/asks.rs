@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::rig::Rig;
-use super::{agents, session, session_of};
+use super::{agents, assert_answers, session, session_of};
 
 /// A prompt whose tool call makes a file, if it is allowed to.
 fn touch(path: &Path) -> String {
@@ -13,7 +13,7 @@ fn touch(path: &Path) -> String {
 /// The request ended like this, and the session goes on.
 async fn told(rig: &Rig, request: &str, phase: &str, decision: Option<&str>) {
     let answer = rig.cli(&["prompt", "one", "and now"]).await;
-    assert!(answer.contains("STUB: and now"), "{answer}");
+    assert_answers(&answer, "and now");
     let request = rig.record(&format!("permissionrequest/{request}")).await;
     assert_eq!(request["status"]["phase"], phase, "{request:#}");
     assert_eq!(request["spec"]["decision"].as_str(), decision, "{request:#}");

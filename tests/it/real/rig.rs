@@ -187,8 +187,7 @@ impl Rig {
 
     /// Starts the daemon again.
     pub(super) async fn restart(&mut self) {
-        (self.daemon, self.daemon_out, self.address) =
-            serve(self.dir.path(), &self.settings).await;
+        (self.daemon, self.daemon_out, self.address) = serve(self.dir.path(), &self.settings).await;
     }
 
     /// Sends the daemon's process a signal.

@@ -9,21 +9,17 @@ use serde_json::json;
 use super::rig::{Rig, signal_process};
 use super::{agents, session, traits};
 
-/// Which process of a session.
-#[derive(Clone, Copy, Debug)]
-enum Which {
-    Agent,
-    Shim,
+/// Kills one of the session's processes, by the field of its record.
+async fn kill(rig: &Rig, which: &str) {
+    let record = rig.record("session/one").await;
+    signal_process(record["status"]["process"][which].as_u64().unwrap(), Sig::KILL);
 }
 
-/// Sends one of the session's processes a signal.
-async fn signal(rig: &Rig, which: Which, signal: Sig) {
-    let record = rig.record("session/one").await;
-    let field = match which {
-        Which::Agent => "pid",
-        Which::Shim => "shimPid",
-    };
-    signal_process(record["status"]["process"][field].as_u64().unwrap(), signal);
+/// Signals the agent: wrapper, real agent and all that they started.
+fn signal(rig: &Rig, signal: Sig) {
+    for (pid, _) in rig.tree("one") {
+        signal_process(pid, signal);
+    }
 }
 
 /// A session that was told something and is in a turn.
@@ -51,13 +47,13 @@ async fn remembers(rig: &mut Rig, agent: &str) {
 #[tokio::test]
 async fn a_conversation_survives_kill_9_of_its_agent_and_of_its_shim() {
     for agent in agents() {
-        for which in [Which::Agent, Which::Shim] {
+        for which in ["pid", "shimPid"] {
             let mut rig = begin(&agent, "slow words [[slow:20]]").await;
-            signal(&rig, which, Sig::KILL).await;
+            kill(&rig, which).await;
             rig.phase("turn/one-2", "Failed").await;
             let turn = rig.record("turn/one-2").await;
             let code = &turn["status"]["code"];
-            assert_eq!(*code, json!("AGENT_PROCESS_INVALIDATED"), "{which:?}: {turn:#}");
+            assert_eq!(*code, json!("AGENT_PROCESS_INVALIDATED"), "{which}: {turn:#}");
             assert_eq!(turn["status"]["delivery"], "Sent", "{turn:#}");
             rig.phase("session/one", "Hibernated").await;
             remembers(&mut rig, &agent).await;
@@ -70,21 +66,21 @@ async fn a_conversation_survives_kill_9_of_its_agent_and_of_its_shim() {
 async fn an_agent_that_stood_still_goes_on_or_is_ended_and_the_conversation_survives() {
     for agent in agents() {
         let mut rig = begin(&agent, "slow words [[slow:2]]").await;
-        signal(&rig, Which::Agent, Sig::STOP).await;
+        signal(&rig, Sig::STOP);
         // The daemon answers meanwhile, and waits.
         let turn = rig.record("turn/one-2").await;
         assert_eq!(turn["status"]["phase"], "Running", "{turn:#}");
-        signal(&rig, Which::Agent, Sig::CONT).await;
+        signal(&rig, Sig::CONT);
         rig.phase("turn/one-2", "Completed").await;
 
         rig.cli(&["prompt", "one", "more slow words [[slow:20]]", "--detach"]).await;
         rig.asked("more slow words").await;
-        signal(&rig, Which::Agent, Sig::STOP).await;
+        signal(&rig, Sig::STOP);
         rig.cli(&["cancel", "one"]).await;
         rig.phase("turn/one-3", "Cancelled").await;
         let turn = rig.record("turn/one-3").await;
         let message = turn["status"]["message"].as_str().unwrap();
-        assert!(message.contains("forced"), "{turn:#}");
+        assert!(message.contains("did not confirm"), "{turn:#}");
         rig.phase("session/one", "Hibernated").await;
         remembers(&mut rig, &agent).await;
         rig.finish("session/one").await;
