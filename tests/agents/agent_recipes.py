@@ -10,6 +10,7 @@ Nothing is installed twice. Install scripts of packages are not run.
 """
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -34,10 +35,12 @@ RULES_OF = {"codexz": "codex"}
 
 
 def rules(name):
-    """The lines of the bundled manifest's spec, but for how it is started and what it is called."""
+    """Of the bundled manifest's spec: its lines, but for how it is started and what it is called; and its env."""
     with open("%s/%s.yaml" % (BUNDLED, RULES_OF.get(name, name))) as f:
         spec = f.read().split("\nspec:\n")[1].splitlines()
-    return [line for line in spec if line.split(":")[0].strip() not in ("displayName", "description", "command")]
+    env = [line for line in spec if line.startswith("  env: {")]
+    lines = [line for line in spec if line.split(":")[0].strip() not in ("displayName", "description", "command", "env")]
+    return lines, dict(re.findall(r'(\w+): "([^"]*)"', "".join(env)))
 
 
 def base_env(home):
@@ -152,9 +155,11 @@ def install(name):
 
 def manifest(name, port, home):
     argv, env = RECIPES[name](port, home)
-    lines = ["apiVersion: spawnlet.dev/v1alpha1", "kind: Agent", "metadata: {name: %s}" % name, "spec:",
-             "  envPolicy: isolated", "  argv: " + json.dumps(argv), *rules(name), "  env:"]
-    return "\n".join(lines + ["    %s: %s" % (k, json.dumps(v)) for k, v in env.items()])
+    lines, more = rules(name)
+    env.update(more)
+    head = ["apiVersion: spawnlet.dev/v1alpha1", "kind: Agent", "metadata: {name: %s}" % name, "spec:",
+             "  envPolicy: isolated", "  argv: " + json.dumps(argv), *lines, "  env:"]
+    return "\n".join(head + ["    %s: %s" % (k, json.dumps(v)) for k, v in env.items()])
 
 
 def main(argv):

@@ -32,6 +32,9 @@ struct Traits {
     /// Whether it tells of a model that fails in an answer like any other (page 80), so that the
     /// turn is `Completed`.
     fails_in_text: bool,
+    /// Whether it sends a text that its model did not answer once more with the next one, so that
+    /// the stub does the same again.
+    keeps_unanswered: bool,
 }
 
 /// A model by another name than its own.
@@ -53,6 +56,7 @@ fn traits(agent: &str) -> Traits {
             can_resume: true,
             ends_commands: false,
             fails_in_text: false,
+            keeps_unanswered: false,
         },
         "claude" => Traits {
             error: 400,
@@ -62,6 +66,7 @@ fn traits(agent: &str) -> Traits {
             can_resume: true,
             ends_commands: true,
             fails_in_text: false,
+            keeps_unanswered: true,
         },
         "opencode" => Traits {
             error: 400,
@@ -75,6 +80,7 @@ fn traits(agent: &str) -> Traits {
             can_resume: true,
             ends_commands: true,
             fails_in_text: false,
+            keeps_unanswered: false,
         },
         // It declares session/load, which always fails.
         "gemini" => Traits {
@@ -89,6 +95,7 @@ fn traits(agent: &str) -> Traits {
             can_resume: false,
             ends_commands: true,
             fails_in_text: false,
+            keeps_unanswered: false,
         },
         // Its one model is told by the environment, and no option.
         "copilot" => Traits {
@@ -99,6 +106,7 @@ fn traits(agent: &str) -> Traits {
             can_resume: true,
             ends_commands: true,
             fails_in_text: true,
+            keeps_unanswered: false,
         },
         "qwen" => Traits {
             error: 400,
@@ -112,6 +120,7 @@ fn traits(agent: &str) -> Traits {
             can_resume: true,
             ends_commands: true,
             fails_in_text: false,
+            keeps_unanswered: true,
         },
         other => panic!("nothing is known of the agent {other}"),
     }
@@ -264,7 +273,7 @@ async fn a_deletion_in_a_tool_call_leaves_no_process() {
 async fn a_turn_whose_model_is_silent_can_be_cancelled_and_the_session_goes_on() {
     for agent in agents() {
         let mut rig = session(&agent, "").await;
-        rig.cli(&["prompt", "one", "say nothing [[hang]]", "--detach"]).await;
+        rig.cli(&["prompt", "one", "say nothing [[hang:1]]", "--detach"]).await;
         rig.asked("say nothing").await;
         rig.cli(&["cancel", "one"]).await;
         rig.phase("turn/one-1", "Cancelled").await;
@@ -340,8 +349,7 @@ async fn an_error_of_the_model_fails_the_turn_in_the_agents_words() {
         assert_eq!(turn["status"]["code"], "TURN_FAILED", "{turn:#}");
         let message = turn["status"]["message"].as_str().unwrap();
         assert!(message.contains(&format!("stub error {code}")), "{message}");
-        // claude sends the refused text once more with the next one, so the stub refuses again.
-        if agent != "claude" {
+        if !traits(&agent).keeps_unanswered {
             let answer = rig.cli(&["prompt", "one", "again"]).await;
             assert_answers(&answer, "again");
         }
