@@ -103,7 +103,9 @@ impl Agent {
     /// One turn: a tool call, then the prompt's text in two chunks. Returns the stop reason.
     fn turn(&mut self, session: &str, params: &Value) -> std::io::Result<&'static str> {
         let blocks = params["prompt"].as_array().map_or(&[][..], Vec::as_slice);
-        let text: String = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
+        // What spawnlet tells of the session is marked; it is not the user's text.
+        let said = blocks.iter().filter(|block| block["_meta"]["spawnlet.dev/context"].is_null());
+        let text: String = said.filter_map(|block| block["text"].as_str()).collect();
 
         // A tool call is announced under an id of its own; later updates change what they name.
         let steps = [

@@ -21,6 +21,7 @@ pub mod plan;
 pub mod ports;
 pub mod rest;
 pub mod runtime;
+pub mod secret;
 pub mod server;
 pub mod slots;
 pub mod store;

@@ -3,5 +3,10 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    spawnlet::cli::run(std::env::args_os(), spawnlet::server::run, spawnlet::demo::run)
+    spawnlet::cli::run(
+        std::env::args_os(),
+        spawnlet::server::run,
+        spawnlet::demo::run,
+        spawnlet::server::login::run,
+    )
 }

@@ -1,7 +1,8 @@
 //! Ports: what the API may read of the running daemon without naming the modules that run it.
 //!
 //! The controller, the manifests and the server implement these; `rest` (and later `mcp`) read
-//! them. Nothing here writes: desired state goes through `admission` alone.
+//! them. Nothing here writes but [`Secrets`], which are no records: desired state goes through
+//! `admission` alone.
 
 use std::path::PathBuf;
 
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::api::turn::Activity;
-use crate::api::{Agent, Condition, Time, Uid};
+use crate::api::{Agent, Condition, Session, Time, Uid};
 
 /// What is known of a session's running turn between two writes of its status.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -81,10 +82,98 @@ pub trait Inputs: Send + Sync {
     /// Where it was looked for, in a sentence.
     fn executable(&self, agent: &Agent) -> Result<Option<PathBuf>, String>;
 
-    /// Whether a session's directories are there and can be entered.
+    /// A session's directories without links in them: `cwd` first, duplicates left out.
     ///
     /// # Errors
     ///
-    /// Which is not, and what was expected.
-    fn directories(&self, cwd: &str, additional: &[String]) -> Result<(), String>;
+    /// Which is not there or cannot be entered, and what was expected.
+    fn directories(&self, cwd: &str, additional: &[String]) -> Result<Vec<String>, String>;
+}
+
+/// Before a child is made: may change it, or refuse it.
+pub const SPAWN_PRE_CREATE: &str = "spawn.pre_create";
+/// A child was made.
+pub const SPAWN_CREATED: &str = "spawn.created";
+/// A child ends because its parent did.
+pub const SPAWN_PARENT_STOPPED: &str = "spawn.parent_stopped";
+/// A child's ttl ended.
+pub const SPAWN_TTL_EXPIRED: &str = "spawn.ttl_expired";
+/// A child has ended, and no process of it is left.
+pub const SPAWN_REAPED: &str = "spawn.reaped";
+
+/// The operator's programs before and behind what becomes of children.
+#[async_trait::async_trait]
+pub trait Hooks: Send + Sync {
+    /// Whether there is a program for an event.
+    fn has(&self, event: &str) -> bool;
+
+    /// Asks the programs of an event in their order; each is asked with the `child` that the one
+    /// before it answered. Gives the last input.
+    ///
+    /// # Errors
+    ///
+    /// A program refused or failed; why, in a sentence.
+    async fn ask(&self, event: &str, input: serde_json::Value)
+    -> Result<serde_json::Value, String>;
+
+    /// Tells the programs of an event. Waits for nothing; over a bound it is dropped.
+    fn tell(&self, event: &'static str, input: serde_json::Value);
+}
+
+/// What the programs of an event are told of a child: whose it is and how it stands, none of what
+/// it was asked.
+#[must_use]
+pub fn of_child(event: &str, child: &Session) -> serde_json::Value {
+    let (metadata, spec, status) = (&child.metadata, &child.spec, &child.status);
+    serde_json::json!({
+        "event": event,
+        "child": {
+            "sessionId": metadata.uid,
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "agent": spec.agent,
+            "ttl": spec.ttl,
+            "permissions": spec.permissions,
+            "lineage": status.lineage,
+            "reason": status.end.as_ref().map(|end| end.reason.as_str()),
+        },
+    })
+}
+
+/// Why a secret was not kept. No variant holds a value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SecretFault {
+    /// The name or the value is none.
+    #[error("{0}")]
+    Invalid(String),
+    /// There are too many.
+    #[error("{0}")]
+    Full(String),
+    /// The vault's files or its key cannot be used.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+/// Secrets at rest. Values go in; none comes out here.
+pub trait Secrets: Send + Sync {
+    /// All names, in order.
+    ///
+    /// # Errors
+    ///
+    /// [`SecretFault::Unusable`].
+    fn names(&self) -> Result<Vec<String>, SecretFault>;
+
+    /// Keeps a value on disk; whether the name was new.
+    ///
+    /// # Errors
+    ///
+    /// [`SecretFault`].
+    fn set(&self, name: &str, value: String) -> Result<bool, SecretFault>;
+
+    /// Removes a value; whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// [`SecretFault`].
+    fn delete(&self, name: &str) -> Result<bool, SecretFault>;
 }

@@ -89,6 +89,8 @@ pub struct Scope {
     pub additional_directories: Vec<String>,
     /// Sent as they are. Leave `http` ones out for agents that do not declare `mcp_http`.
     pub mcp_servers: Vec<McpServer>,
+    /// Added to the agent's own instructions. Only for agents that declare `system_prompt`.
+    pub system_prompt: Option<String>,
 }
 
 #[derive(Debug)]

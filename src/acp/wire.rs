@@ -83,6 +83,10 @@ pub(super) fn scope_params(
     params.insert("cwd".into(), scope.cwd.clone().into());
     let servers = scope.mcp_servers.iter().map(mcp_server).collect();
     params.insert("mcpServers".into(), Value::Array(servers));
+    if let Some(text) = &scope.system_prompt {
+        let content = json!([{"type": "text", "text": text}]);
+        params.insert("systemPrompt".into(), json!({"mode": "append", "content": content}));
+    }
     let field = match directories {
         AdditionalDirectories::Auto if declared => "additionalDirectories",
         AdditionalDirectories::Extension => "additional_dirs",
@@ -147,6 +151,7 @@ pub(super) fn initialized(result: &RawValue) -> Result<Initialized, Failure> {
             resume: has("/sessionCapabilities/resume"),
             close: has("/sessionCapabilities/close"),
             additional_directories: has("/sessionCapabilities/additionalDirectories"),
+            system_prompt: has("/sessionCapabilities/systemPrompt"),
             mcp_http: is("/mcpCapabilities/http"),
             image: is("/promptCapabilities/image"),
             audio: is("/promptCapabilities/audio"),

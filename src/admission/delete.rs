@@ -36,6 +36,8 @@ pub struct DeleteOptions {
     pub resource_version: Option<String>,
     /// Check all, write nothing.
     pub dry_run: bool,
+    /// Whether the session's parent asks, by its own token.
+    pub by_parent: bool,
 }
 
 /// A deletion that was taken.
@@ -90,6 +92,9 @@ impl Admission {
             let mut new = old.clone();
             if !is_gone {
                 self.ask_for_the_end(&mut new, options);
+                if options.by_parent && new.spec != old.spec {
+                    super::update::mark_cancel(&mut new, self.clock.now().time);
+                }
             }
             if options.dry_run || (!is_gone && new == old) {
                 return Ok(Deleted { object: to_value(&new)?, is_gone });

@@ -25,6 +25,7 @@ pub mod token;
 mod turn;
 mod update;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -35,6 +36,7 @@ use crate::api::{
 };
 use crate::clock::SharedClock;
 use crate::plan::capacity;
+use crate::ports::Hooks;
 use crate::slots::SharedSlots;
 use crate::store::records::{self, Records, Txn};
 use crate::store::uids::{SharedUids, Uids};
@@ -94,6 +96,8 @@ impl Default for Limits {
 pub enum Writer {
     /// A person or program with the operator's token.
     Operator,
+    /// The parent of a session, by its own token: it moves desired state on.
+    Parent,
     /// A manifest file.
     Manifest {
         /// Its path, as `get manifests` shows it.
@@ -154,6 +158,7 @@ pub struct Admission {
     uids: SharedUids,
     slots: SharedSlots,
     limits: Limits,
+    hooks: Option<Arc<dyn Hooks>>,
     /// One turn at a time: each moves its session's counters, so two at once would only make each
     /// other try again.
     turns: tokio::sync::Mutex<()>,
@@ -171,7 +176,14 @@ impl Admission {
     ) -> Self {
         let uids = SharedUids::new(Uids::new(clock.clone()));
         let records = Records::new(store);
-        Self { records, blobs, clock, uids, slots, limits, turns: tokio::sync::Mutex::default() }
+        let (hooks, turns) = (None, tokio::sync::Mutex::default());
+        Self { records, blobs, clock, uids, slots, limits, hooks, turns }
+    }
+
+    /// The same with the operator's programs before and behind what callers make.
+    #[must_use]
+    pub fn with_hooks(self, hooks: Arc<dyn Hooks>) -> Self {
+        Self { hooks: Some(hooks), ..self }
     }
 
     /// The reader of the same store.

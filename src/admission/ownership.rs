@@ -19,7 +19,7 @@ pub(super) fn mark(metadata: &mut ObjectMeta, writer: &Writer) {
             mark_applied(metadata);
             metadata.annotations.insert(MANAGED_BY.to_owned(), source.clone());
         }
-        Writer::Operator => {
+        Writer::Operator | Writer::Parent => {
             metadata.annotations.remove(MANAGED_BY);
             metadata.annotations.remove(APPLIED);
         }

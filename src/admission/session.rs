@@ -10,6 +10,7 @@ use super::{
 use crate::api::agent::Permissions;
 use crate::api::field::FieldErrorReason::FieldValueInvalid;
 use crate::api::session::{DesiredState, Lineage, Provider, Scope};
+use crate::api::workspace::NoFolder;
 use crate::api::{
     AgentSpec, FieldError, FieldPath, Kind, Namespace, ObjectMeta, Session, SessionSpec, Turn,
     TurnSpec, WorkspaceSpec,
@@ -110,34 +111,29 @@ impl Admission {
                 format!("`{name}`: there is no such workspace in {namespace}; apply it first");
             return Err(at_fault(session, "spec.workspace", message));
         };
-        let mut folders = workspace.spec.folders;
-        if let Some(id) = &spec.folder {
-            folders.retain(|folder| folder.id == *id);
-        }
-        let Some((main, others)) = folders.split_first() else {
-            let message = match &spec.folder {
-                Some(id) => format!("`{id}`: the workspace {name} has no such folder"),
-                None => format!("`{name}`: this workspace has no folder"),
-            };
-            return Err(at_fault(session, "spec.folder", message));
-        };
-        let mut additional: Vec<String> = others.iter().map(|one| one.path.clone()).collect();
-        additional.extend(spec.additional_directories.iter().cloned());
-        let label = match &spec.folder {
-            Some(id) => format!("{name}/{id}"),
-            None => name.clone(),
+        let picked = match workspace.spec.pick(name, spec.folder.as_deref()) {
+            Ok(picked) => picked,
+            Err(missing) => {
+                let message = match missing {
+                    NoFolder::Unknown(id) => {
+                        format!("`{id}`: the workspace {name} has no such folder")
+                    }
+                    NoFolder::Empty => format!("`{name}`: this workspace has no folder"),
+                };
+                return Err(at_fault(session, "spec.folder", message));
+            }
         };
         session.status.scope = Some(Scope {
-            cwd: main.path.clone(),
-            additional_directories: additional,
-            label,
-            folders: folders.clone(),
+            cwd: picked.main.path.clone(),
+            additional_directories: picked.directories(&spec.additional_directories),
+            folders: picked.folders().cloned().collect(),
+            label: picked.label.clone(),
         });
         Ok(())
     }
 
     /// The turn that the session's own prompt makes, and its count in the session.
-    async fn first_turn(&self, session: &mut Session) -> Result<Option<Turn>, Refusal> {
+    pub(super) async fn first_turn(&self, session: &mut Session) -> Result<Option<Turn>, Refusal> {
         if session.spec.prompt.is_none() && session.spec.prompt_blocks.is_none() {
             return Ok(None);
         }
@@ -171,8 +167,7 @@ pub(super) fn lineage_below(parent: &Session) -> Lineage {
         root: Some(above.root.clone().unwrap_or_else(|| parent.metadata.uid.clone())),
         parent: Some(parent.metadata.uid.clone()),
         depth: above.depth.saturating_add(1),
-        role: None,
-        ttl_expires_at: None,
+        ..Lineage::default()
     }
 }
 

@@ -5,26 +5,17 @@
 //! commit, and a token of another store opens nothing here.
 
 use rand::TryRng as _;
-use sha2::{Digest, Sha256};
 
 use super::{ATTEMPTS_MAX, Admission, Refusal, WriteOptions, Writer};
 use crate::api::agent::Permissions;
 use crate::api::field::FieldErrorReason::FieldValueInvalid;
 use crate::api::session::{ControlMode, Provider, Toolset};
-use crate::api::token::TOKENS_MAX;
+use crate::api::token::{SecretToken, TOKEN_BYTES, TOKENS_MAX, id_of};
 use crate::api::{
-    CallerToken, Dur, FieldError, FieldPath, Kind, Name, Namespace, Session, SessionSpec, Time,
-    Uid, hex,
+    CallerToken, Dur, FieldError, FieldPath, Kind, Name, Namespace, Session, SessionSpec, Time, Uid,
 };
 use crate::store::keys;
 use crate::store::records::Txn;
-
-/// What every token begins with, so that people and scanners of secrets know one.
-const PREFIX: &str = "spawnlet_";
-/// Random bytes of a token.
-const TOKEN_BYTES: usize = 32;
-/// Hex digits of the hash that name a token.
-const ID_DIGITS: usize = 12;
 
 /// What a token is made for.
 #[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
@@ -99,7 +90,7 @@ impl Admission {
         let expires_at = expiry(request, session, now)?;
         let token = random_token()?;
         let sha256 = self.hash(&token).await?;
-        let id = sha256.chars().take(ID_DIGITS).collect();
+        let id = id_of(&sha256);
         let toolsets = match request.toolsets.as_slice() {
             [] => vec![Toolset::Spawn],
             named => named
@@ -182,8 +173,7 @@ impl Admission {
     /// The store's.
     pub async fn bearer(&self, token: &str) -> Result<Option<Bearer>, Refusal> {
         // What cannot be one of ours costs no look into the store.
-        let digits = token.strip_prefix(PREFIX).map_or(0, str::len);
-        if digits != 2 * TOKEN_BYTES {
+        if !SecretToken::is_shaped(token) {
             return Ok(None);
         }
         let sha256 = self.hash(token).await?;
@@ -248,11 +238,7 @@ impl Admission {
 
     async fn hash(&self, token: &str) -> Result<String, Refusal> {
         let store_id = self.records.store().identity().await?;
-        let digest = Sha256::new_with_prefix(store_id.as_bytes())
-            .chain_update(b":")
-            .chain_update(token.as_bytes())
-            .finalize();
-        Ok(hex(&digest))
+        Ok(SecretToken::sha256(&store_id, token))
     }
 }
 
@@ -261,7 +247,7 @@ fn random_token() -> Result<String, Refusal> {
     rand::rngs::SysRng.try_fill_bytes(&mut bytes).map_err(|error| Refusal::Internal {
         why: format!("the system gives no random bytes: {error}"),
     })?;
-    Ok(format!("{PREFIX}{}", hex(&bytes)))
+    Ok(SecretToken::new(&bytes).expose().to_owned())
 }
 
 /// When a new token ends.

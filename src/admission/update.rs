@@ -11,7 +11,8 @@ use super::{
     ATTEMPTS_MAX, Admission, Admitted, Outcome, Refusal, WriteOptions, Writer, admitted, decode,
     ownership, to_value,
 };
-use crate::api::{FieldErrors, Name, Namespace, Object, Turn};
+use crate::api::turn::{Cancel, CancelBy};
+use crate::api::{FieldErrors, Name, Namespace, Object, Session, Time, Turn};
 use crate::store::records::Txn;
 
 /// What is to be changed, by whom and how.
@@ -61,6 +62,21 @@ impl Change {
                 Ok(body)
             }
         }
+    }
+}
+
+/// Says on a session or turn that its parent asked for its end, unless somebody did before.
+pub(super) fn mark_cancel<S: Admissible>(object: &mut Object<S>, at: Time) {
+    let by_parent = || Cancel {
+        by: CancelBy::Parent,
+        reason: "the parent session cancelled it".to_owned(),
+        at,
+    };
+    let any = object as &mut dyn Any;
+    if let Some(session) = any.downcast_mut::<Session>() {
+        session.status.cancel.get_or_insert_with(by_parent);
+    } else if let Some(turn) = any.downcast_mut::<Turn>() {
+        turn.status.cancel.get_or_insert_with(by_parent);
     }
 }
 
@@ -156,6 +172,9 @@ impl Admission {
         }
         if new.spec.wants_removal() {
             new.metadata.deletion_timestamp.get_or_insert(self.clock.now().time);
+        }
+        if *writer == Writer::Parent && new.spec != old.spec {
+            mark_cancel(&mut new, self.clock.now().time);
         }
         let name = old.metadata.name.clone();
         errors.into_result().map_err(|errors| Refusal::Invalid { kind: S::KIND, name, errors })?;

@@ -398,6 +398,8 @@ pub enum McpTransport {
     Http,
 }
 
+/// The condition that says that somebody must log in to the agent.
+pub const AUTH_REQUIRED: &str = "AuthRequired";
 /// The condition that says whether sessions can use the agent.
 pub const AVAILABLE: &str = "Available";
 

@@ -26,6 +26,7 @@ pub mod permission;
 pub mod quantity;
 pub mod report;
 pub mod schema;
+pub mod secret;
 pub mod session;
 pub mod token;
 pub mod turn;

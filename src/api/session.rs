@@ -313,6 +313,8 @@ pub struct SessionStatus {
     pub acp_session_id: Option<String>,
     /// Whether the agent was ever given a prompt in this ACP session: then losing it loses memory.
     pub prompted: bool,
+    /// Whether the agent of this ACP session took what it is told before the first prompt.
+    pub introduced: bool,
     /// Whether a new ACP session took the place of one that the agent lost.
     pub has_lost_memory: bool,
     /// Which run of a process this is.
@@ -495,6 +497,22 @@ pub struct Lineage {
     /// When its ttl ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_expires_at: Option<Time>,
+    /// Whether it stops when its parent does. Absent without a parent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_stop_on_parent: Option<bool>,
+    /// The idempotency key by which its parent made it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spawn_key: Option<SpawnKey>,
+}
+
+/// An idempotency key and what it was used with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SpawnKey {
+    /// SHA-256 of the key; 64 hex digits.
+    pub sha256: String,
+    /// SHA-256 of the request.
+    pub request_sha256: String,
 }
 
 /// A live option of the agent and its value.
@@ -524,6 +542,8 @@ pub struct Capabilities {
     pub close: bool,
     /// `sessionCapabilities.additionalDirectories`.
     pub additional_directories: bool,
+    /// `sessionCapabilities.systemPrompt`.
+    pub system_prompt: bool,
     /// `mcpCapabilities.http`.
     pub mcp_http: bool,
     /// `promptCapabilities.image`.

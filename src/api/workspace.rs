@@ -29,6 +29,61 @@ pub struct Folder {
     pub path: String,
 }
 
+/// The folders of a session in a workspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picked<'w> {
+    /// Where it works.
+    pub main: &'w Folder,
+    /// What it may use beside that: the other folders, if none was named.
+    pub others: &'w [Folder],
+    /// `WORKSPACE` or `WORKSPACE/FOLDER`, for people.
+    pub label: String,
+}
+
+/// Why a workspace has no folder for a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoFolder {
+    /// It has none at all.
+    Empty,
+    /// It has none with this id.
+    Unknown(String),
+}
+
+impl WorkspaceSpec {
+    /// The folders of a session: the first and the others, or the named one alone. `name` is the
+    /// workspace's.
+    ///
+    /// # Errors
+    ///
+    /// [`NoFolder`].
+    pub fn pick(&self, name: &str, folder: Option<&str>) -> Result<Picked<'_>, NoFolder> {
+        match folder {
+            None => {
+                let (main, others) = self.folders.split_first().ok_or(NoFolder::Empty)?;
+                Ok(Picked { main, others, label: name.to_owned() })
+            }
+            Some(id) => {
+                let main = self.folders.iter().find(|folder| folder.id == id);
+                let main = main.ok_or_else(|| NoFolder::Unknown(id.to_owned()))?;
+                Ok(Picked { main, others: &[], label: format!("{name}/{id}") })
+            }
+        }
+    }
+}
+
+impl Picked<'_> {
+    /// All of them.
+    pub fn folders(&self) -> impl Iterator<Item = &Folder> {
+        std::iter::once(self.main).chain(self.others)
+    }
+
+    /// The paths beside the main one, then a session's own.
+    #[must_use]
+    pub fn directories(&self, own: &[String]) -> Vec<String> {
+        self.others.iter().map(|folder| folder.path.clone()).chain(own.iter().cloned()).collect()
+    }
+}
+
 /// Observed state of a `Workspace`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -13,6 +13,7 @@ use super::bundled::Import;
 use super::client::{Client, collection, item};
 use super::failure::Failure;
 use super::get::{eprint_line, whole_list};
+use super::login::Login;
 use super::observe::{Subject, until};
 use super::output::TablePrinter;
 use crate::api::agent::{AVAILABLE, check_request};
@@ -26,20 +27,22 @@ pub(super) const AGENTS: Resource = Resource::Records(Kind::Agent);
 #[derive(Debug, Args)]
 pub(super) struct Agents {
     #[command(subcommand)]
-    what: Option<What>,
+    pub(super) what: Option<What>,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+pub(super) enum What {
     /// Look for the agents' programs again, on the daemon's path. Starts nothing.
     Check(Check),
     /// Add bundled agents. Objects that are there are left alone.
     Import(Import),
+    /// Log in to an agent in this terminal, in the home that it has.
+    Login(Login),
 }
 
 /// Look for the agents' programs again.
 #[derive(Debug, Args)]
-struct Check {
+pub(super) struct Check {
     /// Agents; all if none is named. Of a named one that is not available it is said why, and the
     /// exit code is 1.
     names: Vec<String>,
@@ -53,6 +56,8 @@ impl Agents {
         match self.what {
             Some(What::Check(check)) => check.run(context).await,
             Some(What::Import(import)) => import.run(context).await,
+            // `run` of the command line took it before.
+            Some(What::Login(_)) => Ok(()),
             None => {
                 let agents = all(&context.client()?).await?;
                 show(&agents, context)

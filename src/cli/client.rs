@@ -204,7 +204,7 @@ impl Reply {
             .map_err(|error| Failure::Failed(format!("the answer broke off: {error}")))
     }
 
-    async fn json(mut self) -> Result<Value, Failure> {
+    pub(super) async fn json(mut self) -> Result<Value, Failure> {
         let bytes = self.bytes().await?;
         serde_json::from_slice(&bytes)
             .map_err(|error| Failure::Failed(format!("the answer is no JSON: {error}")))

@@ -42,6 +42,9 @@ impl fmt::Display for Endpoint {
 pub(super) struct Connection {
     pub(super) endpoint: Endpoint,
     pub(super) token: Option<String>,
+    /// Whether the token was given, by `--token` or `SPAWNLET_TOKEN`, and is not just the operator's
+    /// that was found.
+    pub(super) is_token_given: bool,
 }
 
 // Without the token, so that it cannot get into an error or a log.
@@ -74,7 +77,7 @@ impl Connection {
             None if variable("SPAWNLET_INSTANCE").is_some() => None,
             None => directory.and_then(|directory| read_token(&directory.join(TOKEN))),
         };
-        Ok(Self { endpoint, token })
+        Ok(Self { endpoint, token, is_token_given: global.token.is_some() })
     }
 }
 
@@ -167,8 +170,11 @@ mod tests {
 
     #[test]
     fn a_connection_does_not_show_its_token() {
-        let connection =
-            Connection { endpoint: Endpoint::Tcp("a:1".to_owned()), token: Some("s3cret".into()) };
+        let connection = Connection {
+            endpoint: Endpoint::Tcp("a:1".to_owned()),
+            token: Some("s3cret".into()),
+            is_token_given: true,
+        };
         assert!(!format!("{connection:?}").contains("s3cret"));
     }
 }

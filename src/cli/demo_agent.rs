@@ -206,7 +206,9 @@ impl Agent<'_> {
             return Err((INVALID_REQUEST, "a turn of this session runs already".into()));
         }
         let blocks = params["prompt"].as_array().map_or(&[][..], Vec::as_slice);
-        let text: String = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
+        // What spawnlet tells of the session is marked; it is not the user's text.
+        let said = blocks.iter().filter(|block| block["_meta"]["spawnlet.dev/context"].is_null());
+        let text: String = said.filter_map(|block| block["text"].as_str()).collect();
         let script = Script::of(&text, session.last_prompt.as_deref());
         let cancel = CancellationToken::new();
         let turn = Turn {

@@ -24,6 +24,7 @@ mod extend;
 mod failure;
 mod files;
 mod get;
+pub mod login;
 mod logs;
 mod mcp_config;
 mod observe;
@@ -31,7 +32,9 @@ mod output;
 mod prompt;
 mod report;
 mod response;
+mod secret;
 pub mod serve;
+mod spawn;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -51,6 +54,7 @@ use client::Client;
 use connect::Connection;
 pub use demo::DemoOptions;
 use failure::Failure;
+pub use login::LoginOptions;
 pub use serve::ServeOptions;
 
 use crate::api::permission::Decision;
@@ -84,7 +88,7 @@ struct Cli {
 #[derive(Debug, Args)]
 struct Global {
     /// The namespace.
-    #[arg(short, long, global = true, default_value = "default")]
+    #[arg(short, long, global = true, env = "SPAWNLET_NAMESPACE", default_value = "default")]
     namespace: String,
     /// The daemon's address, http://HOST:PORT or unix:PATH.
     #[arg(long, global = true, env = "SPAWNLET_URL", value_name = "URL")]
@@ -122,12 +126,16 @@ enum Verb {
     Extend(extend::Extend),
     /// Give a session a prompt and show the answer.
     Prompt(prompt::Prompt),
+    /// Make a child of one's own session, as an agent does.
+    Spawn(spawn::Spawn),
     /// Show what a session's turns said.
     Logs(logs::Logs),
     /// Write a turn's response to standard output, byte for byte.
     Response(response::Response),
     /// Make, list, replace and revoke tokens of callers.
     Token(token::Token),
+    /// Keep secrets of agents in the vault.
+    Secret(secret::Secret),
     /// Print the MCP configuration of a client, with a new token in it.
     McpConfig(mcp_config::McpConfig),
     /// Show what the loop saw, decided and did, newest first.
@@ -175,12 +183,13 @@ impl Context<'_> {
 }
 
 /// Runs a command line and gives the process's exit code. `serve` is what runs the daemon and `demo`
-/// what shows it; they are given in, because only the program's top may put API and loop together or
-/// start programs.
+/// what shows it and `login` what logs in to an agent; they are given in, because only the program's
+/// top may put API and loop together or start programs.
 pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     serve: impl FnOnce(ServeOptions) -> ExitCode,
     demo: impl FnOnce(DemoOptions) -> ExitCode,
+    login: impl FnOnce(LoginOptions) -> ExitCode,
 ) -> ExitCode {
     let mut cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
@@ -206,7 +215,13 @@ pub fn run(
         out: &mut stdout.lock(),
         is_terminal,
     };
-    match block_on(carry_out(cli.verb, &mut context)) {
+    let outcome = match cli.verb {
+        Verb::Agents(agents::Agents { what: Some(agents::What::Login(verb)) }) => {
+            block_on(verb.options(&context, cli.global.data_dir)).map(login)
+        }
+        verb => block_on(carry_out(verb, &mut context)),
+    };
+    match outcome {
         Ok(code) => code,
         Err(failure) => {
             let hint = failure.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
@@ -219,7 +234,7 @@ pub fn run(
     }
 }
 
-fn block_on(verb: impl Future<Output = Result<ExitCode, Failure>>) -> Result<ExitCode, Failure> {
+fn block_on<T>(verb: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -242,9 +257,11 @@ async fn carry_out(verb: Verb, context: &mut Context<'_>) -> Result<ExitCode, Fa
         Verb::Deny(verb) => verb.run(Decision::Deny, context).await.map(done),
         Verb::Extend(verb) => verb.run(context).await.map(done),
         Verb::Prompt(verb) => verb.run(context).await,
+        Verb::Spawn(verb) => verb.run(context).await.map(done),
         Verb::Logs(verb) => verb.run(context).await.map(done),
         Verb::Response(verb) => verb.run(context).await.map(done),
         Verb::Token(verb) => verb.run(context).await.map(done),
+        Verb::Secret(verb) => verb.run(context).await.map(done),
         Verb::McpConfig(verb) => verb.run(context).await.map(done),
         Verb::Report(verb) => verb.run(context).await.map(done),
         Verb::Events(verb) => verb.run(context).await.map(done),

@@ -153,7 +153,7 @@ impl Prompt {
     }
 }
 
-fn prompt_text(words: Option<&str>) -> Result<String, Failure> {
+pub(super) fn prompt_text(words: Option<&str>) -> Result<String, Failure> {
     match words {
         Some(words) if words != "-" => return Ok(words.to_owned()),
         None if std::io::stdin().is_terminal() => {

@@ -27,7 +27,7 @@ impl Daemon {
         let socket = UnixListener::bind(directory.path().join("spawnlet.sock")).unwrap();
         std::fs::write(directory.path().join("operator.token"), format!("{TOKEN}\n")).unwrap();
         let mut server = tokio::task::JoinSet::new();
-        let listeners = vec![Listener::Unix(socket)];
+        let listeners = vec![Listener::Unix(socket, None)];
         server.spawn(serve(listeners, api.router.clone(), 8, api.shutdown.clone()));
         Self { api, directory, _server: server }
     }
@@ -128,7 +128,8 @@ fn serve_takes_its_options_and_nothing_else_runs() {
         seen = Some(options);
         ExitCode::from(7)
     };
-    let code = run(arguments.map(OsString::from), serve, |_| ExitCode::FAILURE);
+    let code =
+        run(arguments.map(OsString::from), serve, |_| ExitCode::FAILURE, |_| ExitCode::FAILURE);
     assert_eq!(code, ExitCode::from(7));
     let options = seen.unwrap();
     assert_eq!(options.listen.as_deref(), Some("127.0.0.1:0"));
@@ -150,7 +151,10 @@ fn demo_gets_what_it_was_told() {
             ExitCode::from(7)
         };
         let arguments = arguments.iter().map(OsString::from);
-        assert_eq!(run(arguments, |_| ExitCode::FAILURE, demo), ExitCode::from(7));
+        assert_eq!(
+            run(arguments, |_| ExitCode::FAILURE, demo, |_| ExitCode::FAILURE),
+            ExitCode::from(7)
+        );
         assert_eq!(seen, Some(DemoOptions { keep }));
     }
 }

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::acp::connection::Handle;
+use crate::api::token::SecretToken;
 use crate::api::{Agent, Incarnation, Uid};
 use crate::plan::world::{Live, Process, StartFailure};
 use crate::ports::{self, LiveActivity};
@@ -38,6 +39,8 @@ pub(super) struct Entry {
     pub(super) control: Box<dyn Control>,
     /// The last of what the agent wrote to standard error.
     pub(super) stderr: Ring,
+    /// The token of this run, if it may delegate.
+    pub(super) token: Option<SecretToken>,
     /// The running turn, for readers of the API.
     activity: Mutex<LiveActivity>,
 }
@@ -50,6 +53,7 @@ impl Entry {
         acp: Handle,
         control: Box<dyn Control>,
         stderr: Ring,
+        token: Option<SecretToken>,
     ) -> Self {
         let late_grace_ms = AtomicU64::new(0);
         Self {
@@ -60,6 +64,7 @@ impl Entry {
             acp,
             control,
             stderr,
+            token,
             activity: Mutex::new(LiveActivity::default()),
         }
     }

@@ -96,6 +96,19 @@ pub struct Options {
     pub idle_processes_per_parent_max: usize,
     /// How long reports and events are kept.
     pub retention: Retention,
+    /// MCP servers that every session gets, below its own and its agent's.
+    pub mcp_servers: Vec<crate::api::agent::McpServer>,
+    /// Where agents that delegate find the daemon.
+    pub reach: Reach,
+}
+
+/// Where the daemon listens, as an agent on this machine reaches it.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// `http://HOST:PORT`.
+    pub url: String,
+    /// The MCP endpoint below it.
+    pub mcp_url: String,
 }
 
 /// The parts that the loop works with.
@@ -110,6 +123,8 @@ pub struct Parts {
     pub launcher: Arc<dyn Launcher>,
     /// Time.
     pub clock: SharedClock,
+    /// The operator's programs that are told of children.
+    pub hooks: Option<Arc<dyn crate::ports::Hooks>>,
     /// The turn slots, shared with admission.
     pub slots: SharedSlots,
 }
@@ -124,6 +139,7 @@ pub struct Controller {
     clock: SharedClock,
     registry: Arc<Registry>,
     queue: Arc<Queue>,
+    hooks: Option<Arc<dyn crate::ports::Hooks>>,
     slots: SharedSlots,
     /// Sessions that wait for a slot.
     line: Mutex<Line<ObjectKey>>,
@@ -220,6 +236,7 @@ impl Controller {
             clock: parts.clock,
             registry: Arc::new(Registry::default()),
             queue,
+            hooks: parts.hooks,
             slots: parts.slots,
             line: Mutex::default(),
             taken: Mutex::new(HashSet::new()),
@@ -335,12 +352,13 @@ impl Controller {
         let mut reports = Vec::with_capacity(decided.steps.len());
         let mut failure: Option<String> = None;
         let mut is_stale = false;
+        let mut granted = None;
         for step in &decided.steps {
             let begun = self.clock.now();
             let (outcome, error) = if failure.is_some() {
                 (StepOutcome::Skipped, None)
             } else {
-                match self.act(key, world, step).await {
+                match self.act(key, world, step, &mut granted).await {
                     Ok(()) => (StepOutcome::Done, None),
                     Err(error) => {
                         is_stale = error.is_stale_world();

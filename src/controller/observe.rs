@@ -5,7 +5,7 @@
 use crate::api::agent::AgentSpec;
 use crate::api::session::{Provider, Scope};
 use crate::api::turn::{Admission, Delivery, TurnPhase};
-use crate::api::workspace::WorkspaceSpec;
+use crate::api::workspace::{NoFolder, WorkspaceSpec};
 use crate::api::{Agent, Name, Namespace, Session, SessionSpec, Turn, Uid};
 use crate::plan::world::{
     Call, Children, Crowd, Daemon, Finding, Live, Missing, OpenTurn, Owner, Process, Stage,
@@ -232,11 +232,9 @@ impl Controller {
                 return Ok(Finding::Found(Box::new(pinned.clone())));
             }
             let label = pinned.label.clone();
-            return Ok(self.launcher.find_scope(
-                &pinned.cwd,
-                &pinned.additional_directories,
-                label,
-            ));
+            let others = &pinned.additional_directories;
+            let found = self.launcher.find_scope(&pinned.cwd, others, label);
+            return Ok(still_within(session, pinned, found));
         }
         if let Some(cwd) = &spec.cwd {
             return Ok(self.launcher.find_scope(cwd, &spec.additional_directories, cwd.clone()));
@@ -255,30 +253,38 @@ impl Controller {
                 format!("there is no Workspace {name:?} in namespace {namespace:?}; apply one");
             return missing("WorkspaceNotFound", message);
         };
-        let folders = &workspace.spec.folders;
-        let (main, others) = match &spec.folder {
-            None => match folders.split_first() {
-                Some((main, others)) => (main, others),
-                None => {
-                    return missing("WorkspaceEmpty", format!("Workspace {name:?} has no folder"));
-                }
-            },
-            Some(id) => match folders.iter().find(|folder| folder.id == *id) {
-                Some(folder) => (folder, &folders[..0]),
-                None => {
-                    let message = format!("Workspace {name:?} has no folder with id {id:?}");
-                    return missing("FolderNotFound", message);
-                }
-            },
+        let picked = match workspace.spec.pick(name, spec.folder.as_deref()) {
+            Ok(picked) => picked,
+            Err(NoFolder::Empty) => {
+                return missing("WorkspaceEmpty", format!("Workspace {name:?} has no folder"));
+            }
+            Err(NoFolder::Unknown(id)) => {
+                let message = format!("Workspace {name:?} has no folder with id {id:?}");
+                return missing("FolderNotFound", message);
+            }
         };
-        let mut additional: Vec<String> = others.iter().map(|folder| folder.path.clone()).collect();
-        additional.extend(spec.additional_directories.iter().cloned());
-        let label = match &spec.folder {
-            Some(id) => format!("{name}/{id}"),
-            None => name.clone(),
-        };
-        Ok(self.launcher.find_scope(&main.path, &additional, label))
+        let additional = picked.directories(&spec.additional_directories);
+        Ok(self.launcher.find_scope(&picked.main.path, &additional, picked.label))
     }
+}
+
+/// A child has the directories that were found to be its parent's, and no others: one that leads
+/// elsewhere by now is as good as gone.
+fn still_within(session: &Session, pinned: &Scope, found: Finding<Scope>) -> Finding<Scope> {
+    let has_moved = session.status.lineage.parent.is_some()
+        && matches!(&found, Finding::Found(now) if now.cwd != pinned.cwd
+            || now.additional_directories != pinned.additional_directories);
+    if !has_moved {
+        return found;
+    }
+    Finding::Missing(Missing {
+        reason: "DirectoryMoved",
+        message: format!(
+            "a directory of the session leads elsewhere than when it was made: {}; put it back, or \
+             make a new session",
+            pinned.label
+        ),
+    })
 }
 
 /// Whether a process is there that needs no start.

@@ -2,14 +2,18 @@
 //!
 //! Appends are gathered for at most 50 ms or 256 KiB, then made durable together. While that takes
 //! place nothing more is read from the agent: the store's pace is the agent's, and memory stays
-//! bounded however much comes.
+//! bounded however much comes. Secrets do not get in: texts of one sort are searched over the borders
+//! of their chunks, and what may be the beginning of one waits for the next chunk.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
 use crate::acp::event::{Update, UpdateKind};
 use crate::api::{Time, Uid};
+use crate::secret::Redactor;
+use crate::secret::redact::Stream as Clean;
 use crate::store::{
     Append, BLOB_CHUNK_BYTES_MAX, BlobId, COMMIT_OPS_MAX, Error, SharedBlobs, Stream,
 };
@@ -59,11 +63,16 @@ pub(super) struct Output {
     /// Whether the last thing in the response was a message: a run of chunks is one step.
     is_in_message: bool,
     pub(super) steps: u32,
+    redactor: Redactor,
+    /// The text that chunks of one sort make, and of which sort they are.
+    text: (UpdateKind, Clean),
 }
 
 impl Output {
-    pub(super) fn new(turn: Uid) -> Self {
+    pub(super) fn new(turn: Uid, redactor: Redactor) -> Self {
         Self {
+            text: (UpdateKind::AgentMessageChunk, redactor.stream()),
+            redactor,
             transcript: Growing::new(&turn, Stream::Transcript),
             response: Growing::new(&turn, Stream::Response),
             turn,
@@ -76,7 +85,7 @@ impl Output {
     /// response (the assistant's text, and a heading for each tool call; reasoning is left out).
     /// `is_held`: the response is held open for what comes late, which belongs to it then.
     pub(super) fn take(&mut self, update: &Update, at: Time, is_held: bool) {
-        self.line(at, "update", update.raw.get(), update.late);
+        let text = self.clean(update, at);
         if update.late && !is_held {
             return;
         }
@@ -86,7 +95,7 @@ impl Output {
                     self.steps = self.steps.saturating_add(1);
                 }
                 self.is_in_message = true;
-                if let Some(text) = &update.text {
+                if let Some(text) = text {
                     self.response.tail.extend_from_slice(text.as_bytes());
                 }
             }
@@ -94,10 +103,70 @@ impl Output {
                 self.steps = self.steps.saturating_add(1);
                 self.is_in_message = false;
                 let title = update.tool.as_ref().and_then(|tool| tool.title.as_deref());
-                let heading = format!("\n\n### {}\n\n", title.unwrap_or("tool call"));
+                let title = self.redactor.text(title.unwrap_or("tool call"));
+                let heading = format!("\n\n### {title}\n\n");
                 self.response.tail.extend_from_slice(heading.as_bytes());
             }
             _ => {}
+        }
+    }
+
+    /// Writes an update's line without secrets, and gives what of its text may be written now.
+    fn clean<'a>(&mut self, update: &'a Update, at: Time) -> Option<Cow<'a, str>> {
+        if self.redactor.is_idle() && !self.text.1.is_holding() {
+            self.line(at, "update", update.raw.get(), update.late);
+            return update.text.as_deref().map(Cow::Borrowed);
+        }
+        let is_text =
+            matches!(update.kind, UpdateKind::AgentMessageChunk | UpdateKind::AgentThoughtChunk);
+        let chunk = match is_text.then(|| chunk_text(update)).flatten() {
+            Some(chunk) => chunk,
+            None => {
+                self.finish(at);
+                let raw = self.redactor.raw_json(update.raw.get()).into_owned();
+                self.line(at, "update", &raw, update.late);
+                return update.text.as_deref().map(|text| self.redactor.text(text));
+            }
+        };
+        if self.text.0 != update.kind {
+            self.finish(at);
+            self.text.0 = update.kind.clone();
+        }
+        let clean = self.text.1.push(chunk.as_bytes());
+        let clean = match clean {
+            // Most chunks: nothing is held back and nothing is crossed out.
+            Cow::Borrowed(_) => {
+                let raw = self.redactor.raw_json(update.raw.get()).into_owned();
+                self.line(at, "update", &raw, update.late);
+                return Some(chunk);
+            }
+            Cow::Owned(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        };
+        if !clean.is_empty() {
+            let raw = with_text(update.raw.get(), &clean);
+            let raw = self.redactor.raw_json(&raw).into_owned();
+            self.line(at, "update", &raw, update.late);
+        }
+        if update.late {
+            // Nobody waits for the end of what comes after the end.
+            self.finish(at);
+        }
+        Some(Cow::Owned(clean))
+    }
+
+    /// What was held back of a text that goes on no further, as a chunk of its own.
+    pub(super) fn finish(&mut self, at: Time) {
+        if !self.text.1.is_holding() {
+            return;
+        }
+        let rest = String::from_utf8_lossy(&self.text.1.finish()).into_owned();
+        let kind = self.text.0.clone();
+        let chunk = serde_json::json!({
+            "sessionUpdate": kind.as_str(), "content": {"type": "text", "text": rest},
+        });
+        self.line(at, "update", &chunk.to_string(), false);
+        if kind == UpdateKind::AgentMessageChunk {
+            self.response.tail.extend_from_slice(rest.as_bytes());
         }
     }
 
@@ -152,6 +221,26 @@ impl Output {
         self.response.is_durable();
         Ok(())
     }
+}
+
+/// The text of a chunk; agents' thoughts are read here alone.
+fn chunk_text(update: &Update) -> Option<Cow<'_, str>> {
+    if let Some(text) = &update.text {
+        return Some(Cow::Borrowed(text));
+    }
+    let raw: serde_json::Value = serde_json::from_str(update.raw.get()).ok()?;
+    raw.pointer("/content/text")?.as_str().map(|text| Cow::Owned(text.to_owned()))
+}
+
+/// A chunk's update with another text.
+fn with_text(raw: &str, text: &str) -> String {
+    let Ok(mut update) = serde_json::from_str::<serde_json::Value>(raw) else {
+        return serde_json::Value::Null.to_string();
+    };
+    if let Some(held) = update.pointer_mut("/content/text") {
+        *held = text.into();
+    }
+    update.to_string()
 }
 
 /// Makes one batch durable; a store that fails is tried again for a while.

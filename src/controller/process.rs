@@ -7,8 +7,10 @@ use async_trait::async_trait;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::api::session::Scope;
+use crate::api::token::SecretToken;
 use crate::api::{Agent, Session};
 use crate::plan::world::{Finding, ProcessIdentity};
+use crate::secret::Redactor;
 
 /// What is started.
 #[derive(Clone, Debug)]
@@ -21,6 +23,17 @@ pub struct LaunchRequest {
     pub scope: Scope,
     /// The nonce of the tree.
     pub instance: String,
+    /// Its way to the daemon, if it may delegate.
+    pub access: Option<Access>,
+}
+
+/// An agent's way to the daemon.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Where the daemon listens, `http://HOST:PORT`.
+    pub url: String,
+    /// The token of this run.
+    pub token: SecretToken,
 }
 
 /// Why a process could not be started.
@@ -111,6 +124,11 @@ pub trait Launcher: Send + Sync {
     ///
     /// It is not there; the message says where it was looked for.
     fn find_agent(&self, agent: &Agent) -> Result<Option<PathBuf>, LaunchError>;
+
+    /// The secrets that agents were given, to keep them out of what is written.
+    fn redactor(&self) -> Redactor {
+        Redactor::default()
+    }
 
     /// The directories of a session: `cwd` and the rest must exist.
     fn find_scope(&self, cwd: &str, additional: &[String], label: String) -> Finding<Scope>;

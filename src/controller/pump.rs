@@ -24,6 +24,7 @@ use crate::plan::world::{
     Call, CallFailure, CallFailureKind, Fault, Initialized, OpenAs, Opened, Prompt, PromptEnd,
     Stage, StopReason,
 };
+use crate::secret::Redactor;
 use crate::store::SharedBlobs;
 use crate::store::records::{self, Records};
 
@@ -55,6 +56,8 @@ pub(super) struct Pump {
     pub(super) process: Box<dyn Events>,
     /// Standard error was read to its end.
     pub(super) stderr_end: CancellationToken,
+    /// What an agent says passes by it before anything is kept.
+    pub(super) redactor: Redactor,
     pub(super) state: State,
 }
 
@@ -115,6 +118,10 @@ impl Pump {
             if is_full {
                 self.flush().await;
             }
+        }
+        let now = self.clock.now().time;
+        if let Some(output) = &mut self.state.output {
+            output.finish(now);
         }
         self.flush().await;
         if self.state.is_tree_empty {
@@ -241,19 +248,16 @@ impl Pump {
         match event {
             Event::Initialized(outcome) => {
                 view.acp.initialize = match outcome {
-                    Ok(found) => Call::Done(Initialized {
-                        protocol_version: found.protocol_version,
-                        capabilities: found.capabilities,
-                        auth_methods: found
-                            .auth_methods
-                            .into_iter()
-                            .map(|method| method.id)
-                            .collect(),
-                        version: found.agent_version,
-                        declared: found.raw_capabilities,
-                    }),
-                    Err(failure) => Call::Failed(call_failure(failure)),
+                    Ok(found) => Call::Done(initialized(&self.redactor, found)),
+                    Err(failure) => Call::Failed(call_failure(&self.redactor, &failure)),
                 };
+            }
+            Event::Authenticated(Ok(())) => {
+                view.acp.login = Call::Done(());
+                view.acp.open = Call::NotMade;
+            }
+            Event::Authenticated(Err(failure)) => {
+                view.acp.login = Call::Failed(call_failure(&self.redactor, &failure));
             }
             Event::Opened(outcome) => {
                 view.acp.open = match outcome {
@@ -261,10 +265,13 @@ impl Pump {
                         view.acp.options = opened.options;
                         Call::Done(Opened { acp_session_id: opened.acp_session_id })
                     }
-                    Err(failure) => Call::Failed(call_failure(failure)),
+                    Err(failure) => Call::Failed(call_failure(&self.redactor, &failure)),
                 };
             }
-            Event::Configured { outcome, .. } => {
+            Event::Configured { mut outcome, .. } => {
+                if let Err(failure) = &mut outcome {
+                    failure.message = self.redactor.text(&failure.message).into_owned();
+                }
                 if let Some(call) = view.acp.setting.take() {
                     let mut done = match view.acp.tried.take() {
                         Some((turn, done)) if turn == call.turn => done,
@@ -312,7 +319,9 @@ impl Pump {
             self.state.given_up = None;
             self.state.output = None;
         }
-        Some(self.state.output.get_or_insert_with(|| Output::new(turn.clone())))
+        let redactor = &self.redactor;
+        let new = || Output::new(turn.clone(), redactor.clone());
+        Some(self.state.output.get_or_insert_with(new))
     }
 
     /// Changes what the view says of the turn's prompt, if it still shows that one.
@@ -410,6 +419,7 @@ impl Pump {
 
     fn note_activity(&self, kind: &str, message: Option<&str>) {
         let at = self.clock.now().time;
+        let message = message.map(|text| self.redactor.text(text));
         let message = message.map(|text| text.chars().take(TITLE_CHARS_MAX).collect::<String>());
         let mut activity = self.entry.activity();
         let mut recent: VecDeque<_> = std::mem::take(&mut activity.recent).into();
@@ -432,8 +442,14 @@ impl Pump {
         self.begin(turn);
         let is_after_cancel = self.state.is_cancel_written || self.was_cancelled_unwritten(turn);
         let (answer, usage) = match outcome {
-            Ok(end) => (Ok(stop_reason(&end)), end.usage),
-            Err(failure) => (Err(call_failure(failure)), None),
+            Ok(mut end) => {
+                end.stop_reason = self.redactor.text(&end.stop_reason).into_owned();
+                if let Some(usage) = &mut end.usage {
+                    self.redactor.json(usage);
+                }
+                (Ok(stop_reason(&end)), end.usage)
+            }
+            Err(failure) => (Err(call_failure(&self.redactor, &failure)), None),
         };
         let end = PromptEnd { answer, is_after_cancel, usage };
         let grace = self.entry.late_grace();
@@ -447,6 +463,10 @@ impl Pump {
 
     /// Shows a turn's end to the planner.
     async fn end_turn(&mut self, turn: &Uid, end: PromptEnd) {
+        let now = self.clock.now().time;
+        if let Some(output) = &mut self.state.output {
+            output.finish(now);
+        }
         self.flush().await;
         self.state.is_turn_over = true;
         self.state.open_tools.clear();
@@ -543,7 +563,32 @@ const fn activity_name(kind: &UpdateKind) -> &'static str {
     }
 }
 
-fn call_failure(failure: event::Failure) -> CallFailure {
+/// What an agent told of itself, as far as it is kept.
+fn initialized(redactor: &Redactor, found: event::Initialized) -> Initialized {
+    let mut declared = found.raw_capabilities;
+    if let Some(declared) = &mut declared {
+        redactor.json(declared);
+    }
+    let methods = found.auth_methods.into_iter();
+    Initialized {
+        protocol_version: found.protocol_version,
+        capabilities: found.capabilities,
+        auth_methods: methods.map(|method| redactor.text(&shown(&method)).into_owned()).collect(),
+        version: found.agent_version.map(|version| redactor.text(&version).into_owned()),
+        declared,
+    }
+}
+
+/// A way to log in, for messages.
+fn shown(method: &event::AuthMethod) -> String {
+    if method.id == method.name {
+        method.id.clone()
+    } else {
+        format!("{} ({})", method.id, method.name)
+    }
+}
+
+fn call_failure(redactor: &Redactor, failure: &event::Failure) -> CallFailure {
     let kind = match failure.kind {
         FailureKind::AuthRequired => CallFailureKind::AuthRequired,
         FailureKind::SessionLost => CallFailureKind::SessionLost,
@@ -553,7 +598,8 @@ fn call_failure(failure: event::Failure) -> CallFailure {
             CallFailureKind::Other
         }
     };
-    CallFailure { kind, code: failure.code, message: failure.words() }
+    let message = redactor.text(&failure.words()).into_owned();
+    CallFailure { kind, code: failure.code, message }
 }
 
 fn stop_reason(end: &event::PromptEnd) -> StopReason {

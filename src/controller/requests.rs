@@ -9,7 +9,7 @@ use crate::plan::permission::name_of;
 use crate::plan::world::Process;
 use crate::plan::{Change, World};
 use crate::store::keys;
-use crate::store::records::{self, Records, Txn, removals};
+use crate::store::records::{self, Txn};
 
 use super::{Controller, ObjectKey};
 
@@ -112,17 +112,4 @@ pub(super) fn write(mut txn: Txn, world: &World, change: &Change) -> Txn {
         }
     }
     change.remove_requests.iter().fold(txn, Txn::remove)
-}
-
-/// Removes the requests of a turn that is gone. What fails here goes with the session.
-pub(super) async fn drop_of(records: Records, turn: Uid) {
-    let outcome = async {
-        for txn in removals(&records.requests_of(&turn).await?) {
-            txn.commit(records.store().as_ref()).await?;
-        }
-        Ok::<_, records::Error>(())
-    };
-    if let Err(error) = outcome.await {
-        tracing::warn!(%turn, %error, "the requests of a turn that is gone could not be removed");
-    }
 }

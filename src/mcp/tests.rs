@@ -40,8 +40,11 @@ impl Inputs for Machine {
         Ok(Some("/bin/agent".into()))
     }
 
-    fn directories(&self, _: &str, _: &[String]) -> Result<(), String> {
-        Ok(())
+    fn directories(&self, cwd: &str, additional: &[String]) -> Result<Vec<String>, String> {
+        Ok(std::iter::once(cwd)
+            .chain(additional.iter().map(String::as_str))
+            .map(str::to_owned)
+            .collect())
     }
 }
 

@@ -13,10 +13,10 @@ use crate::api::session::{DesiredState, EndOutcome, SessionEnd};
 use crate::api::turn::CancelBy;
 use crate::api::{Code, DELETION_PROPAGATION, Session};
 
-use super::Step;
 use super::draft::Draft;
 use super::stop::is_prompt_open;
 use super::world::{Children, Live, Owner, Stage};
+use super::{Step, deadlines};
 
 /// The value of [`DELETION_PROPAGATION`] by which a session's own process goes first.
 const BACKGROUND: &str = "Background";
@@ -104,6 +104,15 @@ pub(super) fn end_by_owner(draft: &Draft<'_>) -> Option<SessionEnd> {
         code: Some(code),
         at: draft.time(),
     };
+    let is_over = deadlines::ttl_deadline(draft.world).is_some_and(|at| draft.time() >= at);
+    if is_over && matches!(draft.world.owner, Owner::Gone | Owner::Stopped) {
+        // What the session's own clock ended before is not its parent's doing.
+        return Some(deadlines::ttl_end(draft.time()));
+    }
+    if goes_with_owner(draft) && draft.world.owner == Owner::Gone {
+        let message = "its parent's record is gone";
+        return Some(end("Orphaned", message, Code::ParentSessionDeleted));
+    }
     if goes_with_owner(draft) {
         let message = "its parent was deleted";
         return Some(end("ParentDeleted", message, Code::ParentSessionDeleted));

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use crate::api::session::DesiredState;
+use crate::api::session::{DesiredState, EndOutcome, SessionEnd};
 use crate::api::turn::TurnPhase;
-use crate::api::{Dur, Time, Turn};
+use crate::api::{Code, Dur, Time, Turn};
 use crate::clock::{Mono, Now};
 
 use super::draft::Draft;
@@ -181,6 +181,17 @@ pub fn ttl_deadline(world: &World) -> Option<Time> {
     let ttl = world.session.spec.ttl.filter(|ttl| !ttl.is_zero())?;
     let created = world.session.metadata.creation_timestamp?;
     Some(created.plus(ttl.get()))
+}
+
+/// How a session ends by its ttl.
+pub(super) fn ttl_end(at: Time) -> SessionEnd {
+    SessionEnd {
+        outcome: EndOutcome::Stopped,
+        reason: "TtlExpired".to_owned(),
+        message: "its ttl ended".to_owned(),
+        code: Some(Code::TtlExpired),
+        at,
+    }
 }
 
 /// The clock that ended first of those that are over; of equals, the mildest.

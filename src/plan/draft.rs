@@ -100,6 +100,8 @@ impl<'w> Draft<'w> {
         if turn.status.delivery != Delivery::NotSent {
             status.prompted = true;
         }
+        // It took the prompt, and what stood before it.
+        status.introduced |= turn.status.stop_reason.is_some();
         if turn.status.phase != TurnPhase::Discarded {
             status.latest_turn = Some(turn.metadata.name.clone());
             status.latest_response_id.clone_from(&turn.status.response_id);

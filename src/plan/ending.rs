@@ -335,7 +335,7 @@ fn cancel_by(draft: &Draft<'_>, reason: &str) -> CancelBy {
         "TtlExpired" => CancelBy::Ttl,
         "Inactivity" => CancelBy::Inactivity,
         "ParentStopped" => CancelBy::ParentStopped,
-        "ParentDeleted" => CancelBy::ParentDeleted,
+        "ParentDeleted" | "Orphaned" => CancelBy::ParentDeleted,
         _ => draft.session.status.cancel.as_ref().map_or(CancelBy::Operator, |cancel| cancel.by),
     }
 }

@@ -24,7 +24,7 @@ const PROCESSES: [Option<ProcessState>; 5] = [
     Some(ProcessState::Stopping),
     Some(ProcessState::Unknown),
 ];
-const STAGES: usize = 9;
+const STAGES: usize = 10;
 /// None; and one that is pending, starting (not sent, or unknown), running, cancelling; running with
 /// a question of its agent that is new, recorded, decided, over its time; cancelling with one.
 const TURNS: usize = 11;
@@ -187,6 +187,13 @@ fn live(point: Point, state: ProcessState) -> Live {
         6 => live.stage = Stage::Exited { status: "exit code 1".into(), at: crate::clock::Mono(0) },
         7 => live.stage = Stage::Empty { status: "exit code 1".into() },
         8 => live.stage = Stage::Unprovable,
+        9 => {
+            live.acp.open = Call::Failed(CallFailure {
+                kind: CallFailureKind::AuthRequired,
+                code: -32000,
+                message: "Authentication required".into(),
+            });
+        }
         _ => {}
     }
     if state == ProcessState::Stopping {
@@ -284,9 +291,10 @@ fn every_world_has_a_plan_that_records_before_it_acts_once() {
             assert_eq!(once, 0, "{point:?}: an ending session starts {:?}", decided.steps);
         }
     }
-    assert_eq!(count, 3 * 9 * 5 * (9 * 6 * 16 + 5 * 3 * 4));
+    assert_eq!(count, 3 * 10 * 5 * (9 * 6 * 16 + 5 * 3 * 4));
     let all = [
         "AnswerPermission",
+        "Authenticate",
         "CancelPrompt",
         "Forget",
         "Initialize",

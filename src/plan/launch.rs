@@ -18,7 +18,7 @@ use super::world::{
     Call, CallFailure, CallFailureKind, Finding, Live, OpenAs, Stage, StartFailure, StopCause,
     World,
 };
-use super::{Step, bounds, deadlines, ending, stop};
+use super::{Step, bounds, deadlines, ending, login, stop};
 
 /// The protocol version that we send and take.
 pub(super) const PROTOCOL_VERSION: u64 = 1;
@@ -119,6 +119,9 @@ pub(super) fn count_failed_start(draft: &mut Draft<'_>, failure: &StartFailure) 
         .ok()
         .and_then(|count| RESTART_PAUSES_MS.get(count.saturating_sub(1)));
     restarts.next_attempt_at = pause.map(|&ms| now.plus(Duration::from_millis(ms)));
+    if failure.reason == "AuthRequired" {
+        login::note_required(draft, &failure.message);
+    }
 }
 
 /// A new generation of session or agent, or a new prompt, wipes out the failed starts.
@@ -207,6 +210,11 @@ fn launch(draft: &mut Draft<'_>, index: usize) {
         pidfd_inode: None,
         cgroup: None,
     });
+    // What earlier runs had is worth nothing from here on.
+    draft.session.status.tokens.retain(|token| token.incarnation.is_none());
+    if draft.session.spec.delegation.enabled {
+        draft.change.new_token = Some(incarnation);
+    }
     draft.because("the agent is being started");
     draft.act(Step::Launch { incarnation });
 }
@@ -232,12 +240,13 @@ fn handshake_failure(draft: &Draft<'_>, live: &Live) -> Option<StartFailure> {
         });
     }
     if let Call::Failed(failure) = &live.acp.initialize {
-        return Some(refused("initialize", failure, live));
+        return Some(refused(draft, "initialize", failure, live));
     }
     if let Call::Failed(failure) = &live.acp.open
         && failure.kind != CallFailureKind::SessionLost
+        && login::method(draft, live).is_none()
     {
-        return Some(refused("opening the session", failure, live));
+        return Some(refused(draft, "opening the session", failure, live));
     }
     if let Call::Done(opened) = &live.acp.open
         && opened.acp_session_id.len() > bounds::ACP_SESSION_ID_BYTES_MAX
@@ -290,20 +299,9 @@ const fn late_stage(live: &Live) -> Option<&'static str> {
     }
 }
 
-fn refused(what: &str, failure: &CallFailure, live: &Live) -> StartFailure {
+fn refused(draft: &Draft<'_>, what: &str, failure: &CallFailure, live: &Live) -> StartFailure {
     if failure.kind == CallFailureKind::AuthRequired {
-        let methods = match &live.acp.initialize {
-            Call::Done(initialized) => initialized.auth_methods.join(", "),
-            Call::NotMade | Call::InFlight | Call::Failed(_) => String::new(),
-        };
-        return StartFailure {
-            reason: "AuthRequired",
-            message: format!(
-                "the agent needs a login ({}); it offers: {methods}; log in with the agent's own command as \
-                 the daemon's user, then send a new prompt",
-                failure.message
-            ),
-        };
+        return login::required(draft, failure, live);
     }
     if failure.kind == CallFailureKind::ProtocolVersion {
         return StartFailure { reason: "ProtocolVersion", message: failure.message.clone() };
@@ -359,7 +357,13 @@ fn handshake(draft: &mut Draft<'_>, index: usize, live: &Live) {
             draft.because("waits for the agent to open the session");
             draft.wake_in(left);
         }
-        (Call::Done(_), Call::Failed(failure)) => lost(draft, live, &failure.message),
+        (Call::Done(_), Call::Failed(failure)) => match login::method(draft, live) {
+            Some(method) => {
+                login::answer(draft, live, method);
+                draft.wake_in(left);
+            }
+            None => lost(draft, live, &failure.message),
+        },
         (Call::Done(_), Call::Done(opened)) => {
             draft.session.status.acp_session_id = Some(opened.acp_session_id.clone());
             note_start(draft, live);
@@ -376,8 +380,10 @@ fn note_start(draft: &mut Draft<'_>, live: &Live) {
     let is_news = agent.status.last_start.as_ref().is_none_or(|last| {
         last.at < draft.time() && draft.time().since(last.at) >= START_NOTED_EVERY
     });
-    if is_news && live.prompt.is_none() {
+    let was_locked_out = login::is_required(agent);
+    if (is_news || was_locked_out) && live.prompt.is_none() {
         let mut agent = (**agent).clone();
+        login::note_open(&mut agent, draft.time());
         let took = Dur::from_millis(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
         agent.status.last_start = Some(LastStart { at: draft.time(), took });
         if let Call::Done(told) = &live.acp.initialize {
@@ -413,6 +419,7 @@ fn lost(draft: &mut Draft<'_>, live: &Live, why: &str) {
         || draft.session.spec.on_session_lost == crate::api::session::OnSessionLost::New;
     if may_begin_anew {
         draft.session.status.prompted = false;
+        draft.session.status.introduced = false;
         draft.session.status.has_lost_memory |= had_memory;
         draft.because("the agent no longer knows the session; a new one takes its place");
         draft.act(Step::Open(OpenAs::New));

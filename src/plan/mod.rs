@@ -23,8 +23,10 @@ mod configure;
 pub mod deadlines;
 mod draft;
 mod ending;
+pub mod introduction;
 mod launch;
 pub mod line;
+mod login;
 pub mod permission;
 mod session;
 pub mod status;
@@ -101,7 +103,14 @@ pub enum Step {
     OpenGate,
     /// Before: the gate is open. Sends `initialize`, once a process.
     Initialize,
-    /// Before: `initialize` was answered. Opens the ACP session, once a process.
+    /// Before: opening the session failed for want of a login. Logs in by one of the agent's
+    /// methods, once a process; done, the session counts as not opened yet.
+    Authenticate {
+        /// Its id.
+        method: String,
+    },
+    /// Before: `initialize` was answered. Opens the ACP session, once a process and once more after
+    /// a login.
     Open(OpenAs),
     /// Before: the session is open and no setting is under way. Sets one option or mode.
     Set {
@@ -154,6 +163,7 @@ impl Step {
             Self::Launch { .. } => "Launch".to_owned(),
             Self::OpenGate => "OpenGate".to_owned(),
             Self::Initialize => "Initialize".to_owned(),
+            Self::Authenticate { method } => format!("Authenticate({method})"),
             Self::Open(OpenAs::New) => "OpenNew".to_owned(),
             Self::Open(OpenAs::Resume(_)) => "OpenResume".to_owned(),
             Self::Open(OpenAs::Load(_)) => "OpenLoad".to_owned(),
@@ -174,6 +184,7 @@ impl Step {
             Self::Record(_)
             | Self::OpenGate
             | Self::Initialize
+            | Self::Authenticate { .. }
             | Self::Open(_)
             | Self::Set { .. }
             | Self::CancelPrompt { .. }
@@ -207,6 +218,9 @@ pub struct Change {
     pub take_slot: Option<Uid>,
     /// Turns that give back the slot that they may hold.
     pub free_slots: Vec<Uid>,
+    /// The run of the session's process that gets a token: it is made, and its hash becomes part of
+    /// the session, in the same commit. The process is launched in the same pass or never.
+    pub new_token: Option<Incarnation>,
 }
 
 impl Change {

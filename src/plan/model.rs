@@ -105,7 +105,8 @@ impl Model {
         meta.finalizers.push(PROCESS_FINALIZER.to_owned());
         let spec =
             SessionSpec { agent: "a".into(), cwd: Some("/w".into()), ..SessionSpec::default() };
-        let agent_spec = AgentSpec { command: Some("agent".into()), ..AgentSpec::default() };
+        let auth = Some(crate::api::agent::Auth { method: Some("key".into()) });
+        let agent_spec = AgentSpec { command: Some("agent".into()), auth, ..AgentSpec::default() };
         let scope = Scope {
             cwd: "/w".into(),
             additional_directories: Vec::new(),
@@ -307,6 +308,7 @@ impl Model {
             Step::Forget => self.process = Process::Absent,
             Step::OpenGate
             | Step::Initialize
+            | Step::Authenticate { .. }
             | Step::Open(_)
             | Step::Set { .. }
             | Step::CancelPrompt { .. }
@@ -338,6 +340,10 @@ impl Model {
                     declared: Some(serde_json::json!({"loadSession": true})),
                 });
             }
+            Step::Authenticate { .. } => {
+                live.acp.login = Call::Done(());
+                live.acp.open = Call::NotMade;
+            }
             Step::Open(how) => {
                 live.acp.opened_as = Some(how.clone());
                 live.acp.open = if behaviour == Behaviour::Deaf {
@@ -368,6 +374,11 @@ impl Model {
             "world {}: a slot is taken and given back at once",
             self.label
         );
+        if let Some(run) = change.new_token {
+            let session = change.session.as_ref().expect("a token is a session's");
+            assert!(session.spec.delegation.enabled, "world {}: a token", self.label);
+            assert_eq!(session.status.incarnation, run, "world {}: whose token", self.label);
+        }
         if let Some(uid) = &change.take_slot {
             if !self.slots.contains(uid) {
                 assert!(self.slots.len() < self.slots_max, "a slot was taken that was not free");

@@ -53,13 +53,7 @@ fn clocks(draft: &mut Draft<'_>) {
         // A start that took too long is seen to where it is driven: it fails, the session stays.
         None | Some(Clock::Start) => {}
         Some(Clock::Budget) => end_by_budget(draft),
-        Some(Clock::Ttl) => draft.end_session(SessionEnd {
-            outcome: EndOutcome::Stopped,
-            reason: "TtlExpired".to_owned(),
-            message: "its ttl ended".to_owned(),
-            code: Some(Code::TtlExpired),
-            at,
-        }),
+        Some(Clock::Ttl) => draft.end_session(deadlines::ttl_end(at)),
         Some(Clock::Inactivity) => draft.end_session(SessionEnd {
             outcome: EndOutcome::Stopped,
             reason: "Inactivity".to_owned(),

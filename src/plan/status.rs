@@ -2,6 +2,7 @@
 //!
 //! Derived last in every pass from what is recorded; nothing decides by it.
 
+use crate::api::agent::AdditionalDirectories;
 use crate::api::condition::ConditionStatus::{False, True, Unknown};
 use crate::api::report::Outcome;
 use crate::api::session::{DesiredState, EndOutcome, ProcessState, Provider, SessionPhase};
@@ -16,6 +17,9 @@ use super::world::{Call, Finding, Live, Missing, Stage, World};
 
 /// The annotation that names the manifest file that made an object.
 pub const MANAGED_BY: &str = "spawnlet.dev/managed-by";
+
+/// The condition of a session whose agent takes its main directory alone.
+const DIRECTORIES_UNSUPPORTED: &str = "AdditionalDirectoriesUnsupported";
 
 /// The reason of what an external session shows.
 const EXTERNAL: &str = "External";
@@ -65,6 +69,9 @@ pub(super) fn derive(session: &mut Session, turns: &[Turn], world: &World, now: 
     session.status.active_turn = active.map(|turn| turn.metadata.name.clone());
     session.status.queued_turns = queued;
     session.status.lineage.ttl_expires_at = deadlines::ttl_deadline(world);
+    let has_parent = session.status.lineage.parent.is_some();
+    session.status.lineage.auto_stop_on_parent =
+        has_parent.then_some(session.spec.auto_stop_on_parent);
     session.status.next_deadline = deadlines::next_durable(session, turns);
     conditions(session, world, now.time);
     progress(session, active, world, now);
@@ -179,6 +186,7 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     let is_managed = session.metadata.annotations.contains_key(MANAGED_BY);
     let is_external = session.spec.provider == Provider::External;
     let has_ended = session.status.end.is_some();
+    let delegates = session.spec.delegation.enabled;
     let not_enforced = permission::is_not_enforced(session, world);
     let status = &mut session.status;
     let (ready, reason, message) = if is_external { not_run_here() } else { process_ready(status) };
@@ -199,11 +207,20 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     let unconfirmed = live.is_some_and(is_unconfirmed);
     let message = "the process tree was killed and is not proven empty; it is killed again";
     flag(status, "KillUnconfirmed", unconfirmed, ("StillPopulated", message), generation, now);
+    let is_deaf = status.capabilities.as_ref().is_some_and(|found| !found.mcp_http);
+    let message = "the agent takes no MCP servers over HTTP: its token is in its environment alone";
+    let no_way = is_deaf && delegates && !is_external;
+    flag(status, "DelegationUnavailable", no_way, ("NoHttpServers", message), generation, now);
     let message = "it may do less than everything, but its agent offers no mode for that and has not \
                    asked for any permission: nothing binds it but its own caution";
     if let Some(holds) = not_enforced {
         flag(status, "PermissionsNotEnforced", holds, ("NeverAsked", message), generation, now);
     }
+    let left_out = !is_external && leaves_directories_out(status, world);
+    let message = "the agent does not declare additional directories; it was not told of them \
+                    (additionalDirectories: extension of the Agent sends them all the same)";
+    let reason = ("NotDeclared", message);
+    flag(status, DIRECTORIES_UNSUPPORTED, left_out, reason, generation, now);
     if live.is_some_and(|live| live.noise_lines > 0) {
         let message =
             "the agent writes lines to standard output that are no protocol; they are skipped";
@@ -238,6 +255,24 @@ fn progress(session: &mut Session, active: Option<&Turn>, world: &World, now: No
             status.conditions.set("Progressing", False, reason, message, generation, now.time);
         }
     }
+}
+
+/// Whether the session has directories that its agent is not told of. What is not known now stays
+/// as it was told.
+fn leaves_directories_out(status: &SessionStatus, world: &World) -> bool {
+    let Finding::Found(agent) = &world.agent else {
+        return status.conditions.is_true(DIRECTORIES_UNSUPPORTED);
+    };
+    let has_any =
+        status.scope.as_ref().is_some_and(|scope| !scope.additional_directories.is_empty());
+    let is_told = match agent.spec.additional_directories {
+        AdditionalDirectories::Extension => true,
+        AdditionalDirectories::None => false,
+        AdditionalDirectories::Auto => {
+            status.capabilities.as_ref().is_none_or(|can| can.additional_directories)
+        }
+    };
+    has_any && !is_told
 }
 
 /// A condition that stands only while it holds.

@@ -288,7 +288,9 @@ pub enum CallFailureKind {
 pub struct Acp {
     /// `initialize`.
     pub initialize: Call<Initialized>,
-    /// `session/new`, `session/resume` or `session/load`.
+    /// `authenticate`.
+    pub login: Call<()>,
+    /// `session/new`, `session/resume` or `session/load`. Not made again after a login.
     pub open: Call<Opened>,
     /// How the session was opened.
     pub opened_as: Option<OpenAs>,
@@ -310,6 +312,7 @@ impl Default for Acp {
     fn default() -> Self {
         Self {
             initialize: Call::NotMade,
+            login: Call::NotMade,
             open: Call::NotMade,
             opened_as: None,
             options: Snapshot::default(),
@@ -345,7 +348,7 @@ pub struct Initialized {
     pub protocol_version: u64,
     /// What it can do.
     pub capabilities: Capabilities,
-    /// The ways to log in that it offers, for messages.
+    /// The ways to log in that it offers, ids and names, for messages.
     pub auth_methods: Vec<String>,
     /// Its version, as it tells it.
     pub version: Option<String>,

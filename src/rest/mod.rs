@@ -9,19 +9,21 @@
 //! memory, headers and connections are bounded; nothing but desired state is written; every
 //! response is `no-store`; no token is ever logged.
 //!
-//! Absent on purpose: CORS, compression (wrong for watches), protobuf, and for now: watches and
-//! most writes of callers (they read what is theirs, and decide on requests), server-side apply, JSON patch, OpenAPI, the reviews of `kubectl auth`.
+//! Absent on purpose: CORS, compression (wrong for watches), protobuf, and for now: watches of
+//! callers, server-side apply, JSON patch, OpenAPI, the reviews of `kubectl auth`.
 
 pub mod age;
 mod body;
 mod discovery;
 mod health;
+mod own;
 mod query;
 mod read;
 mod render;
 mod reports;
 pub mod resource;
 mod response;
+mod secrets;
 mod selector;
 mod serve;
 mod sight;
@@ -47,13 +49,13 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 pub use render::printable;
-pub use serve::{Listener, serve};
+pub use serve::{Listener, Refuses, serve};
 pub use status::Failure;
 
 use crate::admission::Admission;
 use crate::clock::SharedClock;
 use crate::guard;
-use crate::ports::{Health, Live, Manifests};
+use crate::ports::{Health, Inputs, Live, Manifests, Secrets};
 use crate::store::{SharedBlobs, SharedStore};
 use query::Query;
 use resource::{Item, Resource, Target, parse_path};
@@ -71,6 +73,10 @@ pub struct State {
     pub live: Arc<dyn Live>,
     /// What the watched directories hold.
     pub manifests: Arc<dyn Manifests>,
+    /// The vault: values go in, names come out.
+    pub secrets: Arc<dyn Secrets>,
+    /// Looks at what a launch would find, before a caller is promised a child.
+    pub inputs: Arc<dyn Inputs>,
     /// How the daemon is.
     pub health: Arc<dyn Health>,
     /// For ages.
@@ -130,9 +136,11 @@ async fn dispatch(
             collection(state, &sight, resource, namespace, &query, parts, body).await
         }
         Target::Item(item) => one(state, &sight, &item, &query, parts, body).await,
+        Target::Secret(name) => secrets::change(state, name, parts, body).await,
         _ if !is_read(parts) => Err(Failure::method_not_allowed(parts.method.as_str(), "GET is")),
         Target::Alive => Ok(health::alive()),
         Target::Ready => Ok(health::ready(state, &parts.headers, &query)),
+        Target::Secrets => secrets::list(state).await,
         Target::Version => Ok(discovery::version()),
         Target::CoreVersions => Ok(discovery::core_versions(&parts.headers)),
         Target::Groups => Ok(discovery::groups(&parts.headers)),
@@ -180,6 +188,12 @@ async fn collection(
                     "POST",
                     &format!("create it in its namespace: .../namespaces/NS/{}", kind.plural()),
                 ));
+            }
+            if let Some(bearer) = sight.bearer() {
+                return own::spawn(state, bearer, headers, query, body).await;
+            }
+            if query.bool("spawn")? {
+                return Err(own::caller_required());
             }
             write::create(state, kind, namespace, headers, query, body).await
         }

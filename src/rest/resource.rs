@@ -174,6 +174,10 @@ pub enum Target {
     Ready,
     /// `/version`.
     Version,
+    /// `/secrets`.
+    Secrets,
+    /// `/secrets/providers/AGENT/SLOT`, by its name from `providers` on.
+    Secret(String),
     /// `/api`.
     CoreVersions,
     /// `/apis`.
@@ -220,6 +224,10 @@ pub fn parse_path(path: &str) -> Option<Target> {
         ["healthz" | "livez"] => Some(Target::Alive),
         ["readyz"] => Some(Target::Ready),
         ["version"] => Some(Target::Version),
+        ["secrets"] => Some(Target::Secrets),
+        ["secrets", "providers", agent, slot] => {
+            Some(Target::Secret(format!("providers/{agent}/{slot}")))
+        }
         ["api"] => Some(Target::CoreVersions),
         ["apis"] => Some(Target::Groups),
         ["apis", GROUP] => Some(Target::Group),

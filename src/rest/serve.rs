@@ -17,6 +17,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::status::Failure;
+
 /// How long a request's line and headers may take, and an idle connection is kept.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Line and headers of one request; a browser's are below 16 KiB.
@@ -26,19 +28,22 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long nothing is accepted after accepting failed (usually: no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Whether the process with this id may not use the socket.
+pub type Refuses = Arc<dyn Fn(u32) -> bool + Send + Sync>;
+
 /// Where connections come from.
-#[derive(Debug)]
 pub enum Listener {
     /// TCP, loopback by default.
     Tcp(TcpListener),
-    /// The socket in the data directory.
-    Unix(UnixListener),
+    /// The socket in the data directory, and who is refused there whatever it sends.
+    Unix(UnixListener, Option<Refuses>),
 }
 
 /// An accepted connection.
 enum Accepted {
     Tcp(tokio::net::TcpStream),
     Unix(tokio::net::UnixStream),
+    Refused(tokio::net::UnixStream),
 }
 
 impl Listener {
@@ -53,7 +58,14 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Accepted::Tcp(stream))
             }
-            Self::Unix(listener) => Ok(Accepted::Unix(listener.accept().await?.0)),
+            Self::Unix(listener, refuses) => {
+                let (stream, _) = listener.accept().await?;
+                let pid = stream.peer_cred()?.pid().and_then(|pid| u32::try_from(pid).ok());
+                Ok(match (refuses, pid) {
+                    (Some(refuses), Some(pid)) if refuses(pid) => Accepted::Refused(stream),
+                    _ => Accepted::Unix(stream),
+                })
+            }
         }
     }
 }
@@ -135,7 +147,19 @@ fn connect(
     match accepted {
         Accepted::Tcp(stream) => connections.spawn(converse(stream, slot, router, shutdown)),
         Accepted::Unix(stream) => connections.spawn(converse(stream, slot, router, shutdown)),
+        Accepted::Refused(stream) => {
+            let router = Router::new().fallback(not_for_agents);
+            connections.spawn(converse(stream, slot, router, shutdown))
+        }
     };
+}
+
+/// What an agent is answered at the operator's socket, with any token.
+async fn not_for_agents() -> Failure {
+    Failure::forbidden(
+        "the socket is for operators, and this process is inside an agent's tree; a session that may \
+         delegate uses SPAWNLET_URL and SPAWNLET_TOKEN",
+    )
 }
 
 async fn converse<S>(

@@ -1,8 +1,9 @@
 //! Who asks, and what of the records he may see.
 //!
 //! An operator sees all. A caller (a session, by its token) sees itself, its children, and their
-//! turns and requests for permission, which it may decide: to it everything else is as if it were not there, and an answer about what is
-//! foreign is the same as one about what is missing.
+//! turns and requests for permission, which it may decide, and may make, cancel and delete its
+//! children: to it everything else is as if it were not there, and an answer about what is foreign is
+//! the same as one about what is missing.
 
 use std::collections::HashSet;
 
@@ -13,6 +14,7 @@ use serde_json::Value;
 use super::State;
 use super::resource::{Item, Resource, Target};
 use super::status::Failure;
+use crate::admission::Bearer;
 use crate::api::{Kind, Uid};
 use crate::guard::Principal;
 use crate::store::keys;
@@ -24,8 +26,8 @@ pub(super) enum Sight {
     All,
     /// What belongs to a caller, as it was when the request came.
     Own {
-        /// The caller's session.
-        session: Uid,
+        /// Who it is.
+        bearer: Box<Bearer>,
         /// Its children.
         children: HashSet<Uid>,
     },
@@ -45,26 +47,29 @@ impl Sight {
             Some(Principal::Operator) => return Ok(Self::All),
             Some(Principal::Caller(bearer)) => bearer,
         };
-        let decides = parts.method == Method::PATCH && is_request(target);
-        if !decides && (!super::is_read(parts) || !is_open(target)) {
+        let is_allowed = match super::is_read(parts) {
+            true => is_open(target),
+            false => may_write(&parts.method, target, bearer),
+        };
+        if !is_allowed {
             return Err(missing(target, parts.uri.path()));
         }
-        if decides && !bearer.is_live {
+        if parts.method == Method::PATCH && is_request(target) && !bearer.is_live {
             return Err(Failure::forbidden(
                 "the session of this token has ended or is ending: it decides nothing any more",
             ));
         }
-        let session = bearer.caller.session.clone();
-        let prefix = keys::children_of(&session);
+        let prefix = keys::children_of(&bearer.caller.session);
         let (children, _) = state.store.list(&prefix, None, 0).await?;
         let uid = |key: &str| key.strip_prefix(&prefix).map(Uid::from);
         let children = children.iter().filter_map(|child| uid(child.key.as_str())).collect();
-        Ok(Self::Own { session, children })
+        Ok(Self::Own { bearer: Box::new(bearer.clone()), children })
     }
 
     /// Whether an object is there for the one who asks.
     pub(super) fn sees(&self, kind: Kind, object: &Value) -> bool {
-        let Self::Own { session, children } = self else { return true };
+        let Self::Own { bearer, children } = self else { return true };
+        let session = &bearer.caller.session;
         let uid = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(Uid::from);
         match kind {
             Kind::Session => uid("/metadata/uid")
@@ -75,9 +80,38 @@ impl Sight {
         }
     }
 
+    /// Who asks, unless it is the operator.
+    pub(super) fn bearer(&self) -> Option<&Bearer> {
+        match self {
+            Self::All => None,
+            Self::Own { bearer, .. } => Some(bearer),
+        }
+    }
+
+    /// Whether a session is the caller's own.
+    pub(super) fn is_own_session(&self, uid: &str) -> bool {
+        self.bearer().is_some_and(|bearer| bearer.caller.session.as_str() == uid)
+    }
+
     /// Whether it is the operator's.
     pub(super) const fn is_all(&self) -> bool {
         matches!(self, Self::All)
+    }
+}
+
+/// What callers may write at all: new sessions in their own namespace, and the end of what is theirs.
+fn may_write(method: &Method, target: &Target, bearer: &Bearer) -> bool {
+    let own = bearer.caller.namespace.as_str();
+    match target {
+        Target::Collection { resource: Resource::Records(Kind::Session), namespace } => {
+            *method == Method::POST && namespace.as_deref() == Some(own)
+        }
+        Target::Item(Item { resource, subresource: None, .. }) => match resource {
+            Resource::Records(Kind::Session) => matches!(*method, Method::PATCH | Method::DELETE),
+            Resource::Records(Kind::Turn | Kind::PermissionRequest) => *method == Method::PATCH,
+            _ => false,
+        },
+        _ => false,
     }
 }
 
@@ -98,6 +132,8 @@ fn is_open(target: &Target) -> bool {
         Target::Alive
         | Target::Ready
         | Target::Version
+        | Target::Secrets
+        | Target::Secret(_)
         | Target::CoreVersions
         | Target::Groups
         | Target::Group

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::resource::Resource;
 use crate::admission::Refusal;
-use crate::api::field::FieldErrorReason;
+use crate::api::Code;
 use crate::guard::status_object;
 use crate::store;
 
@@ -42,7 +42,8 @@ struct Details {
 /// One fault of several.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Cause {
-    reason: FieldErrorReason,
+    reason: Value,
+    #[serde(skip_serializing_if = "String::is_empty")]
     field: String,
     message: String,
 }
@@ -173,6 +174,18 @@ impl Failure {
         self
     }
 
+    /// Names the public code that the failure has.
+    #[must_use]
+    pub fn because(mut self, code: Code, message: &str) -> Self {
+        let cause =
+            Cause { reason: json!(code), field: String::new(), message: message.to_owned() };
+        self.details = Some(Box::new(Details {
+            causes: vec![cause],
+            ..self.details.map_or_else(Details::default, |details| *details)
+        }));
+        self
+    }
+
     /// The HTTP status.
     #[must_use]
     pub const fn code(&self) -> StatusCode {
@@ -208,7 +221,7 @@ impl From<Refusal> for Failure {
             .causes
             .into_iter()
             .map(|error| Cause {
-                reason: error.reason,
+                reason: json!(error.reason),
                 field: error.field.as_str().to_owned(),
                 message: error.message,
             })

@@ -1,6 +1,8 @@
 //! The API as clients see it, through the router, on the store in memory.
 
+mod own;
 mod reads;
+mod secrets;
 mod serving;
 mod streams;
 mod tokens;
@@ -21,7 +23,7 @@ use super::*;
 use crate::api::{Condition, Kind, Uid};
 use crate::clock::ManualClock;
 use crate::guard::{Guard, Rules};
-use crate::ports::{LiveActivity, Manifest};
+use crate::ports::{LiveActivity, Manifest, SecretFault};
 use crate::store::memory::MemoryStore;
 use crate::store::{Blobs, Commit, Key, Op, Rev, Store, keys};
 
@@ -38,6 +40,7 @@ pub(crate) struct Ports {
     pub(crate) stderr: Mutex<Option<Bytes>>,
     pub(crate) activity: Mutex<Option<LiveActivity>>,
     pub(crate) manifests: Mutex<Vec<Manifest>>,
+    pub(crate) secrets: Mutex<std::collections::BTreeMap<String, String>>,
     pub(crate) is_unready: std::sync::atomic::AtomicBool,
     pub(crate) is_store_faulty: std::sync::atomic::AtomicBool,
 }
@@ -51,6 +54,31 @@ impl Live for Ports {
     }
     fn transcript(&self, turn: &Uid) -> Option<Receiver<u64>> {
         self.transcripts.lock().unwrap().get(turn).cloned()
+    }
+}
+
+impl Secrets for Ports {
+    fn names(&self) -> Result<Vec<String>, SecretFault> {
+        Ok(self.secrets.lock().unwrap().keys().cloned().collect())
+    }
+    fn set(&self, name: &str, value: String) -> Result<bool, SecretFault> {
+        if !(8..10_000).contains(&value.len()) {
+            return Err(SecretFault::Invalid("the value is too short or too long".to_owned()));
+        }
+        Ok(self.secrets.lock().unwrap().insert(name.to_owned(), value).is_none())
+    }
+    fn delete(&self, name: &str) -> Result<bool, SecretFault> {
+        Ok(self.secrets.lock().unwrap().remove(name).is_some())
+    }
+}
+
+impl Inputs for Ports {
+    fn executable(&self, agent: &crate::api::Agent) -> Result<Option<std::path::PathBuf>, String> {
+        Ok(Some(format!("/bin/{}", agent.metadata.name).into()))
+    }
+    fn directories(&self, cwd: &str, additional: &[String]) -> Result<Vec<String>, String> {
+        let all = std::iter::once(cwd).chain(additional.iter().map(String::as_str));
+        Ok(all.map(str::to_owned).collect())
     }
 }
 
@@ -128,7 +156,9 @@ impl Fixture {
             store: Arc::clone(&store) as SharedStore,
             blobs: Arc::clone(&store) as SharedBlobs,
             live: Arc::clone(&ports) as Arc<dyn Live>,
+            inputs: Arc::clone(&ports) as Arc<dyn Inputs>,
             manifests: Arc::clone(&ports) as Arc<dyn Manifests>,
+            secrets: Arc::clone(&ports) as Arc<dyn Secrets>,
             health: Arc::clone(&ports) as Arc<dyn Health>,
             clock: Arc::clone(&clock),
             mcp_url: MCP_URL.to_owned(),

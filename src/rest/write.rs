@@ -15,7 +15,7 @@ use super::resource::{Item, Resource};
 use super::sight::Sight;
 use super::status::{Failure, deleted};
 use super::view::View;
-use super::{State, body, json_response};
+use super::{State, body, json_response, own};
 use crate::admission::{
     Admitted, DeleteOptions, FieldValidation, Outcome, Propagation, WriteOptions, Writer,
 };
@@ -66,9 +66,14 @@ pub(super) async fn change(
 ) -> Result<Response, Failure> {
     let headers = &parts.headers;
     match &parts.method {
+        &Method::DELETE => {
+            return delete(state, sight, item, kind, query, headers, request_body).await;
+        }
+        _ if !sight.is_all() && kind != Kind::PermissionRequest => {
+            return own::move_on(state, sight, item, kind, query, parts, request_body).await;
+        }
         &Method::PUT => body::expect_json(headers)?,
         &Method::PATCH => body::expect_merge_patch(headers)?,
-        &Method::DELETE => return delete(state, item, kind, query, headers, request_body).await,
         method => {
             let hint =
                 format!("of {} it allows {}", kind.plural(), item.resource.verbs().join(", "));
@@ -93,6 +98,7 @@ pub(super) async fn change(
 
 async fn delete(
     state: &Arc<State>,
+    sight: &Sight,
     item: &Item,
     kind: Kind,
     query: &Query,
@@ -109,8 +115,15 @@ async fn delete(
             Failure::bad_request(format!("the body is no DeleteOptions: {error}"))
         })?
     };
-    let options = told.options(query)?;
-    let (namespace, name) = address(state, &Sight::All, item, kind).await?;
+    let mut options = told.options(query)?;
+    let (namespace, name) = if sight.is_all() {
+        address(state, sight, item, kind).await?
+    } else {
+        let own::Owned { namespace, name, uid } = own::owned(state, sight, item, kind).await?;
+        options.uid.get_or_insert(Uid::new(uid));
+        options.by_parent = true;
+        (namespace, name)
+    };
     let gone = state.admission.delete(kind, &namespace, &name, &options).await?;
     if gone.is_gone && !options.dry_run {
         let uid = gone.object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
@@ -150,7 +163,7 @@ fn expect_decision(patch: &Value) -> Result<(), Failure> {
     Err(Failure::forbidden("with a caller's token only spec.decision of a request is written"))
 }
 
-fn options(query: &Query) -> Result<WriteOptions, Failure> {
+pub(super) fn options(query: &Query) -> Result<WriteOptions, Failure> {
     let field_validation = match query.get("fieldValidation") {
         None | Some("Warn") => FieldValidation::Warn,
         Some("Strict") => FieldValidation::Strict,
@@ -164,7 +177,7 @@ fn options(query: &Query) -> Result<WriteOptions, Failure> {
     Ok(WriteOptions { dry_run: query.is_dry_run()?, field_validation, force: query.bool("force")? })
 }
 
-fn parse(bytes: &[u8]) -> Result<Value, Failure> {
+pub(super) fn parse(bytes: &[u8]) -> Result<Value, Failure> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Err(Failure::bad_request("the body is empty; expected a JSON object"));
     }
@@ -178,7 +191,7 @@ fn parse(bytes: &[u8]) -> Result<Value, Failure> {
     }
 }
 
-fn answer(
+pub(super) fn answer(
     state: &State,
     resource: Resource,
     view: View,
@@ -255,6 +268,7 @@ impl DeleteBody {
             uid: preconditions.uid.map(Uid::new),
             resource_version: preconditions.resource_version,
             dry_run,
+            by_parent: false,
         })
     }
 }

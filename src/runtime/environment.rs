@@ -1,10 +1,9 @@
 //! The environment of an agent: what it inherits, what is added, and in which order.
 //!
 //! Pure: the daemon's own environment is an input. Values may be secrets, so nothing here logs or
-//! prints one. The order is the contract's: inherited by policy, Agent `env`, then `SPAWNLET_*`,
-//! so that neither the daemon's own nor an Agent's variable stands in the place of one of ours.
-//!
-//! Absent until their fields take effect: an isolated home, bound credentials, the session token.
+//! prints one. The order is the contract's: inherited by policy, Agent `env`, `SPAWNLET_*`, the
+//! agent's own home, bound credentials. Nothing that is given stands in the place of one of ours:
+//! validation refuses such names, and a credential with one is left out here.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -12,8 +11,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::INSTANCE_VARIABLE;
+use super::home::Home;
 use crate::api::agent::{AgentSpec, AuthMode, EnvPolicy, HomePolicy};
+use crate::api::token::SecretToken;
 use crate::api::{Name, Namespace, Uid};
+use crate::secret::Secret;
 
 /// What `SPAWNLET_*` tells an agent about itself.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,8 @@ pub struct Identity<'a> {
     pub bin: &'a Path,
     /// `SPAWNLET_INSTANCE`: the mark of the process tree.
     pub instance: &'a str,
+    /// `SPAWNLET_URL` and `SPAWNLET_TOKEN`: its way to the daemon, if it may delegate.
+    pub access: Option<(&'a str, &'a SecretToken)>,
 }
 
 /// What a name that holds a secret contains, in upper case.
@@ -74,6 +78,8 @@ const ISOLATED_PREFIXES: [&str; 2] = ["LC_", "XDG_"];
 /// What begins with this is ours alone.
 const OWN_PREFIX: &[u8] = b"SPAWNLET_";
 const PATH: &str = "PATH";
+/// It would lead an agent with a home of its own back into the operator's; unset, it is below HOME.
+const STATE_HOME: &str = "XDG_STATE_HOME";
 
 /// The whole environment of an agent. `inherited` is the daemon's own (`std::env::vars_os`).
 ///
@@ -83,16 +89,61 @@ pub fn build(
     inherited: impl IntoIterator<Item = (OsString, OsString)>,
     agent: &AgentSpec,
     identity: &Identity<'_>,
+    home: Option<&Home>,
+    credentials: &[(String, Secret)],
 ) -> BTreeMap<OsString, OsString> {
-    let mut env: BTreeMap<OsString, OsString> = inherited
-        .into_iter()
-        .filter(|(name, _)| is_inherited(name, agent.env_policy, &agent.env_pass))
-        .collect();
-    env.extend(agent.env.iter().map(|(name, value)| (name.into(), value.into())));
+    let mut env = given(inherited, agent, home);
     env.extend(own(agent, identity).map(|(name, value)| (name.into(), value)));
+    env.extend(home.into_iter().flat_map(Home::variables));
+    env.extend(
+        credentials
+            .iter()
+            .filter(|(name, _)| !name.as_bytes().starts_with(OWN_PREFIX))
+            .map(|(name, value)| (name.into(), value.expose().into())),
+    );
     let path = path(env.get(OsStr::new(PATH)), &agent.path, identity.bin.parent());
     env.insert(PATH.into(), path);
     env
+}
+
+/// The environment of a program that a person starts in an agent's place, to log in: what the agent
+/// would get, without a session's variables.
+#[must_use]
+pub fn for_login(
+    inherited: impl IntoIterator<Item = (OsString, OsString)>,
+    agent: &AgentSpec,
+    home: Option<&Home>,
+) -> BTreeMap<OsString, OsString> {
+    let mut env = given(inherited, agent, home);
+    env.extend(home.into_iter().flat_map(Home::variables));
+    let path = path(env.get(OsStr::new(PATH)), &agent.path, None);
+    env.insert(PATH.into(), path);
+    env
+}
+
+/// What is inherited by policy, and the Agent's own variables over it.
+fn given(
+    inherited: impl IntoIterator<Item = (OsString, OsString)>,
+    agent: &AgentSpec,
+    home: Option<&Home>,
+) -> BTreeMap<OsString, OsString> {
+    let leads_home = |name: &OsStr| home.is_some() && name == OsStr::new(STATE_HOME);
+    let mut env: BTreeMap<OsString, OsString> = inherited
+        .into_iter()
+        .filter(|(name, _)| is_inherited(name, agent.env_policy, &agent.env_pass))
+        .filter(|(name, _)| !leads_home(name))
+        .collect();
+    env.extend(agent.env.iter().map(|(name, value)| (name.into(), value.into())));
+    env
+}
+
+/// What of the daemon's environment reaches a program that is no agent.
+#[must_use]
+pub fn filtered(
+    inherited: impl IntoIterator<Item = (OsString, OsString)>,
+) -> BTreeMap<OsString, OsString> {
+    let is_kept = |name: &OsString| is_inherited(name, EnvPolicy::Filtered, &[]);
+    inherited.into_iter().filter(|(name, _)| is_kept(name)).collect()
 }
 
 /// Whether a variable of the daemon's reaches the agent.
@@ -146,6 +197,8 @@ fn own<'a>(
         ("SPAWNLET_HOME_POLICY", Some(home_policy)),
         ("SPAWNLET_AUTH_MODE", Some(auth_mode)),
         (INSTANCE_VARIABLE, Some(identity.instance)),
+        ("SPAWNLET_URL", identity.access.map(|(url, _)| url)),
+        ("SPAWNLET_TOKEN", identity.access.map(|(_, token)| token.expose())),
     ];
     let bin = ("SPAWNLET_BIN", identity.bin.as_os_str().to_owned());
     texts.into_iter().filter_map(|(name, value)| Some((name, value?.into()))).chain([bin])
@@ -175,6 +228,15 @@ mod tests {
     use super::*;
 
     fn built(inherited: &[(&str, &str)], agent: &AgentSpec) -> BTreeMap<String, String> {
+        built_with(inherited, agent, None, &[])
+    }
+
+    fn built_with(
+        inherited: &[(&str, &str)],
+        agent: &AgentSpec,
+        home: Option<&Home>,
+        credentials: &[(String, Secret)],
+    ) -> BTreeMap<String, String> {
         let inherited = inherited.iter().map(|(name, value)| (name.into(), value.into()));
         let identity = Identity {
             session: &"uid-1".into(),
@@ -185,9 +247,10 @@ mod tests {
             model: None,
             bin: Path::new("/opt/spawnlet/bin/spawnlet"),
             instance: "store.1",
+            access: None,
         };
         let text = |text: OsString| text.into_string().unwrap();
-        build(inherited, agent, &identity)
+        build(inherited, agent, &identity, home, credentials)
             .into_iter()
             .map(|(name, value)| (text(name), text(value)))
             .collect()
@@ -242,6 +305,37 @@ mod tests {
         };
         let names = ["SSH_AUTH_SOCK", "EDITOR", "SPAWNLET_TOKEN", "GH_TOKEN"];
         assert_eq!(passed(&names, &agent), ["EDITOR", "SSH_AUTH_SOCK"]);
+    }
+
+    #[test]
+    fn a_home_of_its_own_and_credentials_come_last_and_never_for_ours() {
+        let base = tempfile::tempdir().unwrap();
+        let mut agent = AgentSpec {
+            home_policy: HomePolicy::Isolated,
+            command: Some("npx -y some-codex-acp".into()),
+            ..AgentSpec::default()
+        };
+        agent.env.extend([("HOME".into(), "/mine".into()), ("A_KEY".into(), "mine".into())]);
+        let home = Home::of(base.path(), "codexz", &agent);
+        let credential = |name: &str| (name.to_owned(), Secret::new("canary-0001".to_owned()));
+        let credentials = [credential("A_KEY"), credential("SPAWNLET_AGENT")];
+        let inherited = [("XDG_STATE_HOME", "/op/state"), ("XDG_CONFIG_HOME", "/op/config")];
+        let env = built_with(&inherited, &agent, Some(&home), &credentials);
+        let below = |path: &str| base.path().join("providers/codexz").join(path);
+        for (name, path) in [
+            ("HOME", "home"),
+            ("XDG_CONFIG_HOME", "home/.config"),
+            ("XDG_DATA_HOME", "home/.local/share"),
+            ("XDG_CACHE_HOME", "home/.cache"),
+            ("CODEX_HOME", "home/.codex"),
+        ] {
+            assert_eq!(env[name], below(path).to_str().unwrap(), "{name}");
+        }
+        assert_eq!(env["A_KEY"], "canary-0001");
+        assert_eq!(env["SPAWNLET_AGENT"], "codexz");
+        for absent in ["XDG_STATE_HOME", "CLAUDE_CONFIG_DIR"] {
+            assert!(!env.contains_key(absent), "{absent}");
+        }
     }
 
     #[test]

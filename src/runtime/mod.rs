@@ -3,8 +3,8 @@
 //! In the loop it stands behind the controller's `act`. A launch goes through `spawnlet-shim`,
 //! which waits at a gate until the daemon has recorded who it is ([`launch`], [`process`]); a stop
 //! ends with an empty tree; what an earlier daemon left behind is cleared at start ([`leftovers`]).
-//! [`executable`], [`environment`] and [`scope`] turn an Agent and a Session into what is started,
-//! [`stderr`] keeps what it complains about.
+//! [`executable`], [`environment`], [`credentials`], [`home`] and [`scope`] turn an Agent and a
+//! Session into what is started, [`stderr`] keeps what it complains about.
 //!
 //! Invariants: no agent runs that was not recorded first; no process is signalled that is not
 //! provably of this store (a child of ours, a descendant of one, or a process that agrees with its
@@ -17,11 +17,15 @@
 //! tokio's threads end while the daemon lives (3 of 3 agents died when it was measured).
 
 pub mod cgroup;
+pub mod credentials;
 pub mod environment;
 pub mod executable;
+pub mod home;
 pub mod launch;
 pub mod leftovers;
+pub mod login;
 pub mod orphans;
+pub mod peers;
 mod proc;
 pub mod process;
 pub mod scope;

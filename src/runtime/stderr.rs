@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
+use crate::secret::Redactor;
+
 /// How much of one process's standard error is kept (page "From a Session record to a live ACP
 /// process").
 pub const STDERR_BYTES_MAX: usize = 128 * 1024;
@@ -20,9 +22,16 @@ const READ_BYTES: usize = 16 * 1024;
 #[derive(Clone, Debug, Default)]
 pub struct Ring {
     kept: Arc<Mutex<VecDeque<u8>>>,
+    redactor: Redactor,
 }
 
 impl Ring {
+    /// A ring that secrets do not get into by [`Self::drain`].
+    #[must_use]
+    pub fn without_secrets(redactor: Redactor) -> Self {
+        Self { redactor, ..Self::default() }
+    }
+
     /// Adds to it, and forgets the oldest over [`STDERR_BYTES_MAX`].
     pub fn push(&self, bytes: &[u8]) {
         let bytes = bytes.get(bytes.len().saturating_sub(STDERR_BYTES_MAX)..).unwrap_or_default();
@@ -60,17 +69,19 @@ impl Ring {
     ///
     /// # Cancel safety
     ///
-    /// What was read is kept.
+    /// What was read is kept, but for what may be the beginning of a secret.
     pub async fn drain(&self, mut reader: impl AsyncRead + Unpin) -> io::Result<u64> {
         let mut buffer = vec![0; READ_BYTES];
         let mut total = 0_u64;
+        let mut stream = self.redactor.stream();
         loop {
             let count = reader.read(&mut buffer).await?;
             if count == 0 {
+                self.push(&stream.finish());
                 return Ok(total);
             }
             total = total.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
-            self.push(buffer.get(..count).unwrap_or_default());
+            self.push(&stream.push(buffer.get(..count).unwrap_or_default()));
         }
     }
 

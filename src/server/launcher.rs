@@ -4,31 +4,62 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use crate::api::Agent;
+use crate::api::agent::HomePolicy;
 use crate::api::session::Scope;
 use crate::controller::process::{
     Control, Events, LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent,
 };
 use crate::plan::world::{Finding, Missing, ProcessIdentity};
 use crate::ports::Inputs;
-use crate::runtime::{self, LaunchSpec, environment, executable, leftovers, scope};
+use crate::runtime::home::Home;
+use crate::runtime::{self, LaunchSpec, credentials, environment, executable, leftovers, scope};
+use crate::secret::{Lease, Redactor, Secret, Vault};
 
 /// Starts agents under shims.
 pub(super) struct RuntimeLauncher {
     launcher: runtime::Launcher,
     own_bin: PathBuf,
+    data_dir: PathBuf,
+    vault: Arc<Vault>,
+    redactor: Redactor,
 }
 
 impl RuntimeLauncher {
-    pub(super) fn new(store_id: &str) -> Result<Self, runtime::launch::Error> {
+    /// The launcher of this daemon, and the vault that it takes credentials from.
+    pub(super) fn with_vault(
+        store_id: &str,
+        data_dir: &Path,
+        redactor: &Redactor,
+    ) -> Result<(Arc<Self>, Arc<Vault>), runtime::launch::Error> {
+        let vault = Arc::new(Vault::of_daemon(data_dir));
+        let launcher = Self::new(store_id, data_dir, Arc::clone(&vault), redactor.clone())?;
+        Ok((Arc::new(launcher), vault))
+    }
+
+    fn new(
+        store_id: &str,
+        data_dir: &Path,
+        vault: Arc<Vault>,
+        redactor: Redactor,
+    ) -> Result<Self, runtime::launch::Error> {
         let options = runtime::Options::detect(store_id)?;
         // The shim stands beside the program: the one was found by the other.
         let own_bin = options.shim_path.with_file_name("spawnlet");
-        Ok(Self { launcher: runtime::Launcher::new(options), own_bin })
+        let launcher = runtime::Launcher::new(options);
+        // Homes are told to agents, which work elsewhere.
+        let data_dir = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
+        Ok(Self { launcher, own_bin, data_dir, vault, redactor })
+    }
+
+    /// What starts processes.
+    pub(super) const fn runtime(&self) -> &runtime::Launcher {
+        &self.launcher
     }
 
     pub(super) async fn sweep(&self) -> io::Result<leftovers::Report> {
@@ -39,7 +70,13 @@ impl RuntimeLauncher {
 #[async_trait]
 impl Launcher for RuntimeLauncher {
     async fn launch(&self, request: LaunchRequest) -> Result<Launched, LaunchError> {
-        let spec = self.spec(&request)?;
+        let credentials = self.credentials(&request.agent)?;
+        let spec = self.spec(&request, &credentials)?;
+        // From before the process is there until nothing is kept of it any more.
+        let token =
+            request.access.as_ref().map(|access| Secret::new(access.token.expose().to_owned()));
+        let secrets = credentials.into_iter().map(|(_, value)| value).chain(token);
+        let lease = self.redactor.hold(secrets);
         let mut process = self
             .launcher
             .spawn(spec)
@@ -66,8 +103,12 @@ impl Launcher for RuntimeLauncher {
             stdout: Box::new(stdout),
             stderr: Box::new(stderr),
             events: Box::new(TreeEvents(from)),
-            control: Box::new(Tree(process)),
+            control: Box::new(Tree { process, _secrets: lease }),
         })
+    }
+
+    fn redactor(&self) -> Redactor {
+        self.redactor.clone()
     }
 
     fn find_agent(&self, agent: &Agent) -> Result<Option<PathBuf>, LaunchError> {
@@ -100,17 +141,41 @@ impl Inputs for RuntimeLauncher {
         self.find_agent(agent).map_err(|error| error.message)
     }
 
-    fn directories(&self, cwd: &str, additional: &[String]) -> Result<(), String> {
-        match scope::resolve(cwd, additional, "") {
-            Ok(_) => Ok(()),
-            Err(error) => Err(error.to_string()),
-        }
+    fn directories(&self, cwd: &str, additional: &[String]) -> Result<Vec<String>, String> {
+        let found = scope::resolve(cwd, additional, "").map_err(|error| error.to_string())?;
+        Ok(std::iter::once(found.cwd).chain(found.additional_directories).collect())
     }
 }
 
 impl RuntimeLauncher {
-    fn spec(&self, request: &LaunchRequest) -> Result<LaunchSpec, LaunchError> {
-        let LaunchRequest { session, agent, scope, instance } = request;
+    fn credentials(&self, agent: &Agent) -> Result<Vec<(String, Secret)>, LaunchError> {
+        credentials::bind(&agent.spec, |name| std::env::var_os(name), &self.vault).map_err(
+            |error| {
+                let message = format!("Agent {}: {error}", agent.metadata.name);
+                LaunchError { reason: "CredentialMissing", message }
+            },
+        )
+    }
+
+    /// The agent's own home, made and checked, if it has one.
+    fn home(&self, agent: &Agent) -> Result<Option<Home>, LaunchError> {
+        if agent.spec.home_policy == HomePolicy::Operator {
+            return Ok(None);
+        }
+        let home = Home::of(&self.data_dir, agent.metadata.name.as_str(), &agent.spec);
+        home.prepare().map_err(|error| LaunchError {
+            reason: "HomeUnusable",
+            message: format!("Agent {}: {error}", agent.metadata.name),
+        })?;
+        Ok(Some(home))
+    }
+
+    fn spec(
+        &self,
+        request: &LaunchRequest,
+        credentials: &[(String, Secret)],
+    ) -> Result<LaunchSpec, LaunchError> {
+        let LaunchRequest { session, agent, scope, instance, access } = request;
         let identity = environment::Identity {
             session: &session.metadata.uid,
             name: &session.metadata.name,
@@ -120,9 +185,16 @@ impl RuntimeLauncher {
             model: None,
             bin: &self.own_bin,
             instance,
+            access: access.as_ref().map(|access| (access.url.as_str(), &access.token)),
         };
-        let env: BTreeMap<OsString, OsString> =
-            environment::build(std::env::vars_os(), &agent.spec, &identity);
+        let home = self.home(agent)?;
+        let env: BTreeMap<OsString, OsString> = environment::build(
+            std::env::vars_os(),
+            &agent.spec,
+            &identity,
+            home.as_ref(),
+            credentials,
+        );
         let argv = argv(agent)?;
         let cwd = PathBuf::from(&scope.cwd);
         let path = env.get(&OsString::from("PATH")).map(OsString::as_os_str);
@@ -150,24 +222,28 @@ fn not_found(agent: &Agent, error: &executable::Error) -> LaunchError {
 }
 
 /// A process tree of the runtime's.
-struct Tree(runtime::Process);
+struct Tree {
+    process: runtime::Process,
+    /// The secrets that it has, for as long as anything is kept of it.
+    _secrets: Lease,
+}
 
 impl Control for Tree {
     fn open_gate(&self) {
         // A shim that is gone tells so by its events.
-        if let Err(error) = self.0.open_gate() {
+        if let Err(error) = self.process.open_gate() {
             tracing::warn!(%error, "a gate could not be opened");
         }
     }
 
     fn terminate(&self) {
-        if let Err(error) = self.0.terminate() {
+        if let Err(error) = self.process.terminate() {
             tracing::debug!(%error, "SIGTERM could not be sent; the next rung kills");
         }
     }
 
     fn kill_tree(&self) {
-        self.0.kill_tree();
+        self.process.kill_tree();
     }
 }
 

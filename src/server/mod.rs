@@ -5,9 +5,14 @@
 //! running is killed, the API listens, the loop runs, the manifests are applied once; only then is
 //! the daemon ready. Nothing else in the program names both the loop and the API.
 
+mod admit;
 mod files;
 mod health;
+mod hooks;
 mod launcher;
+mod listen;
+mod log;
+pub mod login;
 mod start;
 
 use std::process::ExitCode;

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -24,14 +23,18 @@ use crate::plan::capacity::Limits;
 use crate::ports::Health as _;
 use crate::rest;
 use crate::runtime::{self, leftovers};
+use crate::secret::{Lease, Redactor, Secret};
 use crate::slots::{SharedSlots, Slots};
 use crate::store::journal::Journal;
 use crate::store::records::Records;
 use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{SharedBlobs, SharedStore, keys};
 
+use super::admit::{self, SharedHooks};
 use super::health::Status;
-use super::{files, launcher};
+use super::hooks::Programs;
+use super::listen::listen;
+use super::{files, launcher, log};
 
 /// How often the backstops look.
 const BACKSTOP_EVERY: Duration = Duration::from_secs(5);
@@ -81,7 +84,7 @@ pub enum Error {
     Launch(#[from] runtime::launch::Error),
 }
 
-fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+pub(super) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
     let what = what.into();
     move |source| Error::System { what, source }
 }
@@ -89,7 +92,8 @@ fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
 /// Runs the daemon until SIGTERM or SIGINT.
 pub(super) async fn run(options: ServeOptions) -> Result<(), Error> {
     let loaded = load_config(&options)?;
-    start_log(&loaded.config);
+    let redactor = Redactor::default();
+    log::start(&loaded.config, &redactor);
     let data_dir = data_dir(&options, &loaded.config)?;
     // From here on: a hang-up must not end a daemon that has not come to listen for it.
     let hangup = signal(SignalKind::hangup()).map_err(system("SIGHUP"))?;
@@ -104,7 +108,8 @@ pub(super) async fn run(options: ServeOptions) -> Result<(), Error> {
     let store = Arc::new(store);
     tracing::info!(data_dir = %data_dir.display(), ?opened, "the store is open");
     let config = loaded.config.clone();
-    let daemon = Daemon::assemble(&options, config, data_dir, clock, &store, opened).await?;
+    let daemon =
+        Daemon::assemble(&options, config, data_dir, clock, &store, opened, redactor).await?;
     let reload = CancellationToken::new();
     let mut reloader = JoinSet::new();
     let guard = Arc::clone(&daemon.guard);
@@ -143,25 +148,6 @@ fn load_config(options: &ServeOptions) -> Result<Loaded, Error> {
     Ok(loaded)
 }
 
-fn start_log(config: &Config) {
-    // The MCP library tells of each message at our level; whoever names it hears it.
-    let level = match &config.log.level {
-        level if level.contains("rmcp") => level.clone(),
-        level => format!("{level},rmcp=warn"),
-    };
-    let filter = tracing_subscriber::EnvFilter::try_new(&level)
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
-        .with_writer(io::stderr);
-    // A second subscriber in one process (tests) is no fault.
-    let _ = match config.log.format {
-        LogFormat::Json => log.json().try_init(),
-        LogFormat::Text => log.try_init(),
-    };
-}
-
 fn data_dir(options: &ServeOptions, config: &Config) -> Result<PathBuf, Error> {
     let configured = config.data_dir.as_ref().map(PathBuf::from);
     configured.or_else(|| options.data_dir.clone()).ok_or(Error::NoDataDir)
@@ -177,6 +163,7 @@ struct Daemon {
     facade: mcp::Service,
     guard: Arc<Guard>,
     connections_max: usize,
+    programs: Arc<Programs>,
     address: SocketAddr,
     health: Arc<Status>,
     launcher: Arc<launcher::RuntimeLauncher>,
@@ -185,6 +172,8 @@ struct Daemon {
     store: SharedStore,
     /// Ends the API's streams.
     api_stop: CancellationToken,
+    /// The operator's token is a secret for as long as the daemon runs.
+    _operator: Lease,
 }
 
 impl Daemon {
@@ -195,6 +184,7 @@ impl Daemon {
         clock: SharedClock,
         sqlite: &Arc<SqliteStore>,
         opened: sqlite::Opened,
+        redactor: Redactor,
     ) -> Result<Self, Error> {
         let (store, blobs): (SharedStore, SharedBlobs) = (sqlite.clone(), sqlite.clone());
         let records = Records::new(Arc::clone(&store));
@@ -202,25 +192,26 @@ impl Daemon {
         clear_leftovers(&records, &store_id).await?;
         let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
         let slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
-        let admission = Arc::new(Admission::new(
-            Arc::clone(&store),
-            Arc::clone(&blobs),
-            Arc::clone(&clock),
-            Arc::clone(&slots),
-            admission_limits(&config),
-        ));
+        let (launcher, vault) =
+            launcher::RuntimeLauncher::with_vault(&store_id, &data_dir, &redactor)?;
+        let programs = Arc::new(Programs::new(config.hooks.clone(), Arc::clone(&launcher)));
+        let held = admit::Held { store: &store, blobs: &blobs, clock: &clock, slots: &slots };
+        let admission = Arc::new(held.admission(&config, Arc::clone(&programs) as SharedHooks));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
-        let launcher = Arc::new(launcher::RuntimeLauncher::new(&store_id)?);
+        // Before anything is started: an agent finds the daemon at this address.
+        let (listeners, address, reach) = listen(&config, &data_dir, store_id.clone()).await?;
         let parts = controller::Parts {
             records,
             blobs: Arc::clone(&blobs),
             journal,
             launcher: Arc::clone(&launcher) as Arc<dyn controller::process::Launcher>,
             clock: Arc::clone(&clock),
+            hooks: Some(Arc::clone(&programs) as SharedHooks),
             slots,
         };
         let (controller, live) =
-            Controller::build(loop_options(&config, store_id, opened)?, parts).await?;
+            Controller::build(loop_options(&config, store_id, opened, reach.clone())?, parts)
+                .await?;
         let (manifests, manifests_handle) = manifests::Service::new(
             watched(options, &config),
             Arc::clone(&admission),
@@ -229,8 +220,8 @@ impl Daemon {
         );
         let health =
             Arc::new(Status::new(Arc::clone(sqlite), manifests_handle.clone(), Arc::clone(&clock)));
-        let (listeners, address) = listen(&config, &data_dir).await?;
         let token = files::operator_token(&data_dir).map_err(system("the operator's token"))?;
+        let operator = redactor.hold([Secret::new(token.clone())]);
         let rules = guard::Rules::from(&config);
         let guard = Arc::new(Guard::new(&token, Arc::clone(&admission), rules, Arc::clone(&clock)));
         let api_stop = CancellationToken::new();
@@ -239,10 +230,12 @@ impl Daemon {
             blobs,
             admission: Arc::clone(&admission),
             live: live.live(),
+            inputs: Arc::clone(&launcher) as Arc<dyn crate::ports::Inputs>,
             manifests: Arc::new(manifests_handle.clone()),
+            secrets: vault,
             health: Arc::clone(&health) as Arc<dyn crate::ports::Health>,
             clock,
-            mcp_url: format!("http://{}/mcp", files::reachable(address)),
+            mcp_url: reach.mcp_url,
             shutdown: api_stop.clone(),
         };
         let (tools, facade) = facade(&api, Arc::clone(&launcher), &config, token);
@@ -259,10 +252,12 @@ impl Daemon {
             address,
             health,
             launcher,
+            programs,
             live,
             admission,
             store,
             api_stop,
+            _operator: operator,
         })
     }
 
@@ -281,6 +276,7 @@ impl Daemon {
         ));
         services.spawn(self.facade.run(self.api_stop.clone()));
         services.spawn(self.manifests.run(stop.clone()));
+        services.spawn(self.programs.run(self.api_stop.clone()));
         let store = Arc::clone(&self.store);
         services.spawn(backstops(self.launcher, self.live.clone(), store, stop.clone()));
         let mut looper = JoinSet::new();
@@ -342,6 +338,7 @@ fn loop_options(
     config: &Config,
     store_id: String,
     opened: sqlite::Opened,
+    reach: controller::Reach,
 ) -> Result<controller::Options, Error> {
     Ok(controller::Options {
         store_id,
@@ -350,15 +347,17 @@ fn loop_options(
         permission_timeout: config.permission_timeout.get(),
         limits: turn_limits(config),
         idle_processes_per_parent_max: config.limits.max_idle_processes_per_parent as usize,
+        mcp_servers: config.mcp_servers.clone(),
         retention: controller::Retention {
             reports_per_object: config.retention.reports_per_object as usize,
             reports: config.retention.reports as usize,
             events: config.retention.events.get(),
         },
+        reach,
     })
 }
 
-fn turn_limits(config: &Config) -> Limits {
+pub(super) fn turn_limits(config: &Config) -> Limits {
     Limits {
         max_active_turns: config.limits.max_active_turns as usize,
         max_active_turns_per_parent: config.limits.max_active_turns_per_parent as usize,
@@ -423,18 +422,6 @@ async fn announce(
     }
 }
 
-fn admission_limits(config: &Config) -> admission::Limits {
-    admission::Limits {
-        inbox: config.limits.inbox as usize,
-        prompt_bytes: usize::try_from(config.limits.prompt_bytes.get()).unwrap_or(usize::MAX),
-        turns: turn_limits(config),
-        ttl_max: config.limits.max_ttl.get(),
-        default_child_ttl: config.limits.default_child_ttl.get(),
-        children_per_root: config.limits.max_children_total_per_root as usize,
-        spawns_per_minute_per_root: config.limits.spawns_per_minute_per_root as usize,
-    }
-}
-
 fn watched(options: &ServeOptions, config: &Config) -> manifests::Options {
     manifests::Options {
         directories: manifest_directories(options, config),
@@ -451,22 +438,6 @@ fn manifest_directories(options: &ServeOptions, config: &Config) -> Vec<PathBuf>
         Some(directories) => directories.iter().map(PathBuf::from).collect(),
         None => files::default_manifests(),
     }
-}
-
-async fn listen(
-    config: &Config,
-    data_dir: &Path,
-) -> Result<(Vec<rest::Listener>, SocketAddr), Error> {
-    let tcp = TcpListener::bind(config.listen)
-        .await
-        .map_err(system(format!("listen: {} cannot be bound", config.listen)))?;
-    let address = tcp.local_addr().map_err(system("the listener's address"))?;
-    let socket =
-        config.socket.as_ref().map_or_else(|| data_dir.join(files::SOCKET_FILE), PathBuf::from);
-    let unix = files::bind_socket(&socket)
-        .map_err(system(format!("socket: {} cannot be bound", socket.display())))?;
-    files::write_address(data_dir, address).map_err(system("the address file"))?;
-    Ok((vec![rest::Listener::Tcp(tcp), rest::Listener::Unix(unix)], address))
 }
 
 /// Kills what daemons before this one left running, before anything else is done.

@@ -419,6 +419,12 @@ pub mod keys {
         Key::new(format!("/idempotency/{scope}/{key_sha256}"))
     }
 
+    /// The child that an idempotency key of its parent made. The value is the child's key.
+    #[must_use]
+    pub fn spawn_key(parent: &Uid, key_sha256: &str) -> Key {
+        Key::new(format!("/spawned/{parent}/{key_sha256}"))
+    }
+
     /// A session that the loop must look at after a start: everything but the sessions at rest.
     /// The value is the session's key.
     #[must_use]

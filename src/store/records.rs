@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::{Error as StoreError, Key, Record, Rev, SharedStore, keys};
 use crate::api::{Kind, Name, Namespace, Object, PermissionRequest, Session, Spec, Turn, Uid};
 
-pub use index::{idempotency_key, index};
+pub use index::{idempotency_key, index, spawn_key};
 pub use txn::{Txn, removals};
 
 /// Why a record could not be read or written.

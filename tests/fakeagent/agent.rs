@@ -22,11 +22,13 @@ impl From<std::io::Error> for Stop {
 
 #[derive(Clone, Default)]
 pub(crate) struct Session {
+    pub(crate) system: Value,
     pub(crate) prompts: usize,
     pub(crate) cwd: String,
     pub(crate) mode: String,
     pub(crate) model: String,
     pub(crate) options: Vec<Value>,
+    pub(crate) servers: Value,
 }
 
 pub(crate) struct Agent {
@@ -182,7 +184,9 @@ impl Agent {
                 "promptCapabilities": {"image": has("image"), "audio": has("audio"),
                     "embeddedContext": has("embedded")},
                 "sessionCapabilities": {"resume": declared("resume"), "close": declared("close"),
-                    "additionalDirectories": declared("dirs")},
+                    "additionalDirectories": declared("dirs"),
+                    "systemPrompt": if self.flags.capabilities.iter().any(|name| name == "system")
+                        { json!({}) } else { Value::Null }},
             },
             "authMethods": self.flags.auth.iter().map(method).collect::<Vec<_>>(),
         })
@@ -217,9 +221,11 @@ impl Agent {
         Session {
             prompts: 0,
             cwd: params["cwd"].as_str().unwrap_or_default().to_owned(),
+            system: params["systemPrompt"].clone(),
             mode: self.flags.modes.first().cloned().unwrap_or_default(),
             model: self.flags.models.first().cloned().unwrap_or_default(),
             options: self.flags.options.clone(),
+            servers: params["mcpServers"].clone(),
         }
     }
 

@@ -113,3 +113,20 @@ pub(crate) fn descriptors() -> std::io::Result<String> {
     found.sort();
     Ok(found.join("\n"))
 }
+
+/// Runs a program that is looked for on PATH; its exit code, standard output and standard error.
+#[expect(clippy::disallowed_methods, reason = "an agent runs what it likes")]
+pub(crate) fn run(words: &str) -> std::io::Result<String> {
+    let mut words = words.split_whitespace();
+    let program = words.next().unwrap_or("true");
+    let output = std::process::Command::new(program)
+        .args(words)
+        .stdin(std::process::Stdio::null())
+        .output()?;
+    Ok(format!(
+        "exit {}\n{}{}",
+        output.status.code().unwrap_or(-1),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    ))
+}

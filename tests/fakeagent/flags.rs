@@ -17,7 +17,8 @@ set_model close cancel
   --script FILE            the same flags, one a line, without the dashes; # begins a comment
   --protocol N             answers `initialize` with this version (default 1)
   --name TEXT              agentInfo.name (default fakeagent)
-  --cap LIST               of load resume close dirs http image audio embedded; or `all`
+  --cap LIST               of load resume close dirs http image audio embedded; or `all`; system
+                           (systemPrompt) by name alone
   --delay STAGE=MS         waits before it answers
   --silent STAGE           never answers
   --exit STAGE=CODE        exits instead of answering
@@ -31,7 +32,7 @@ set_model close cancel
   --early-updates N        so many updates before the answer to `new`
   --state FILE             remembers sessions: one appended line for each and for each prompt
   --prompt-log FILE        one appended line for each prompt, written before anything is answered:
-                           {\"session\",\"text\",\"bytes\",\"meta\",\"pid\"}
+                           {\"session\",\"text\",\"bytes\",\"told\",\"system\",\"meta\",\"pid\"}
   --pid-log FILE           appends its process id, and so does each child of its own
   --on-cancel HOW          cancelled (default), end_turn, error, ignore, exit
   --on-eof HOW             exit (default), ignore
@@ -58,6 +59,9 @@ DIRECTIVES in a prompt, done in order; a prompt without any is echoed
   [[stop:REASON]] [[error:CODE:TEXT]]   how the turn is to end
   [[count]] [[session]] [[config]]      how many prompts the session had; its id; its options
   [[env]] [[env:NAME]] [[fds]] [[cwd]] [[pid]] [[meta]]
+  [[servers]]                           the MCP servers that it was told to use, as JSON
+  [[run:WORDS]]                         runs a program; says its exit code and what it wrote
+  [[mcp:TOOL:JSON]]                     calls a tool of its server `spawnlet`; says the answer
   [[raw:LINE]] [[garbage:N]]            a line as it is; lines that are no JSON
   [[flood:BYTES]] [[stderr:BYTES]]      bytes without a newline; bytes on standard error
   [[update:JSON]] [[foreign]]           an update as it is; one for another session

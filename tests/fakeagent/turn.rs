@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, Stop};
+use crate::caller;
 use crate::children;
 use crate::flags::OnCancel;
 use crate::memory;
@@ -37,11 +38,15 @@ impl Agent {
     pub(crate) fn prompt(&mut self, id: &Value, params: &Value) -> Result<(), Stop> {
         let session = params["sessionId"].as_str().unwrap_or_default().to_owned();
         let blocks = params["prompt"].as_array().cloned().unwrap_or_default();
-        let text: String = blocks.iter().filter_map(|block| block["text"].as_str()).collect();
+        let (told, said): (Vec<_>, Vec<_>) =
+            blocks.iter().partition(|block| !block["_meta"]["spawnlet.dev/context"].is_null());
+        let text: String = said.iter().filter_map(|block| block["text"].as_str()).collect();
+        let told: String = told.iter().filter_map(|block| block["text"].as_str()).collect();
         if let Some(path) = &self.flags.prompt_log {
             let short: String = text.chars().take(500).collect();
+            let system = self.sessions.get(&session).map(|known| known.system.clone());
             let line = json!({"session": session, "text": short, "bytes": text.len(),
-                "meta": params["_meta"], "pid": std::process::id()});
+                "told": told, "system": system, "meta": params["_meta"], "pid": std::process::id()});
             memory::append(path, &line)?;
         }
         let Some(known) = self.sessions.get_mut(&session) else {
@@ -207,6 +212,9 @@ impl Agent {
             }
             "env" => std::env::var(argument).unwrap_or_else(|_| "(not set)".into()),
             "fds" => children::descriptors()?,
+            "servers" => known.servers.to_string(),
+            "run" => children::run(argument)?,
+            "mcp" => caller::call(&known.servers, argument)?,
             "cwd" => std::env::current_dir()?.display().to_string(),
             "pid" => std::process::id().to_string(),
             "meta" => turn.meta.to_string(),

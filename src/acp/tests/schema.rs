@@ -30,6 +30,7 @@ fn scope() -> Scope {
         headers: [("H".to_owned(), "v".to_owned())].into(),
     };
     Scope {
+        system_prompt: Some("Be brief.".to_owned()),
         cwd: "/w".into(),
         additional_directories: vec!["/x".into()],
         mcp_servers: vec![server("a", McpTransport::Stdio), server("b", McpTransport::Http)],

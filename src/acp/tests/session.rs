@@ -151,6 +151,7 @@ fn directories_are_sent_as_the_agent_understands_them() {
             headers: [("H".to_owned(), "v".to_owned())].into(),
         };
         bench.command(Command::Open(Open::New(Scope {
+            system_prompt: None,
             cwd: "/w".into(),
             additional_directories: vec!["/x".into()],
             mcp_servers: vec![

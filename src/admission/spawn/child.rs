@@ -2,59 +2,112 @@
 
 use std::time::Duration;
 
-use super::{PromptRequest, SpawnRefusal};
-use crate::admission::Admission;
+use super::within::{self, Grant};
+use super::{NotSpawned, SpawnRefusal};
 use crate::admission::session::{lineage_below, narrowed};
 use crate::admission::turn::owned_by;
-use crate::api::session::Scope;
+use crate::admission::{Admission, Refusal, metadata};
+use crate::api::agent::{McpServer, Permissions};
+use crate::api::session::{DesiredState, Provider, Scope};
 use crate::api::{
-    Code, Dur, ObjectMeta, PROCESS_FINALIZER, Session, SessionSpec, Spec as _, Time, naming,
+    AgentSpec, Code, Dur, FieldErrors, Kind, Namespace, ObjectMeta, PROCESS_FINALIZER, Session,
+    SessionSpec, Spec as _, Time, naming,
 };
 use crate::ports::Inputs;
 
+/// The role that no child plays, however it is written.
+const COORDINATOR: &str = "coordinator";
+/// What the daemon's own annotations begin with: a caller sets none of them.
+const OWN_ANNOTATIONS: &str = "spawnlet.dev/";
+
+/// A child as a caller wants it. What it does not say comes from the parent.
+pub(super) struct Wish {
+    pub(super) metadata: ObjectMeta,
+    pub(super) spec: SessionSpec,
+    pub(super) is_ttl_required: bool,
+    /// What the caller's own token opens.
+    pub(super) grant: Grant,
+}
+
 impl Admission {
-    /// The child that a request makes, not yet written.
+    /// The child that a wish makes, not yet written.
     pub(super) async fn new_child(
         &self,
         parent: &Session,
-        request: &PromptRequest,
+        wish: &Wish,
         inputs: &dyn Inputs,
-    ) -> Result<Session, SpawnRefusal> {
+    ) -> Result<Session, NotSpawned> {
         let now = self.clock.now().time;
-        let scope = scope_of_child(parent, request.folder.as_deref())?;
-        inputs
-            .directories(&scope.cwd, &scope.additional_directories)
-            .map_err(|why| SpawnRefusal::new(Code::SessionFolderPathMissing, why))?;
+        check_identity(parent, &wish.spec)?;
+        let scope = scope_of_child(parent, &wish.spec, inputs)?;
+        let agent = self.agent_of(parent).await?;
         let ceiling = self.permissions_of(parent).await?;
-        let ttl = self.ttl_of_child(parent, request.ttl, now)?;
+        let permissions = permissions_of_child(ceiling, wish.spec.permissions)?;
+        let servers = agent.map(|agent| agent.mcp_servers).unwrap_or_default();
+        let mcp_servers = servers_of_child(parent, &servers, &wish.spec.mcp_servers)?;
+        check_tools_and_delegation(parent, wish)?;
+        if wish.is_ttl_required && wish.spec.ttl.is_none() {
+            return Err(SpawnRefusal::invalid("ttl", "is required here, such as 30m").into());
+        }
+        let ttl = self.ttl_of_child(parent, wish.spec.ttl, now)?;
         check_depth(parent)?;
         let uid = self.uids.make();
+        let spec = SessionSpec {
+            parent: Some(parent.metadata.name.as_str().to_owned()),
+            cwd: Some(scope.cwd.clone()),
+            additional_directories: scope.additional_directories.clone(),
+            workspace: None,
+            folder: None,
+            permissions,
+            mcp_servers,
+            ttl: Some(ttl),
+            ..wish.spec.clone()
+        };
+        let asked = &wish.metadata;
+        let name = match (&asked.generate_name, asked.name.is_empty()) {
+            (_, false) => asked.name.clone(),
+            (Some(prefix), true) => naming::generated_name(prefix, &uid),
+            (None, true) => naming::session_name(&spec.agent, &uid),
+        };
+        let mut annotations = asked.annotations.clone();
+        annotations.retain(|key, _| !key.starts_with(OWN_ANNOTATIONS));
         let metadata = ObjectMeta {
-            name: naming::session_name(&request.agent, &uid),
+            name,
             namespace: parent.metadata.namespace.clone(),
             uid,
             generation: 1,
             creation_timestamp: Some(now),
             owner_references: vec![owned_by(parent)],
             finalizers: vec![PROCESS_FINALIZER.to_owned()],
+            labels: asked.labels.clone(),
+            annotations,
             ..ObjectMeta::default()
         };
-        let spec = SessionSpec {
-            agent: request.agent.clone(),
-            parent: Some(parent.metadata.name.as_str().to_owned()),
-            cwd: Some(scope.cwd.clone()),
-            additional_directories: scope.additional_directories.clone(),
-            permissions: narrowed(ceiling),
-            ttl: Some(ttl),
-            ..SessionSpec::default()
-        };
-        spec.validate().map_err(|errors| {
-            SpawnRefusal::new(Code::SpawnInvalidRequest, format!("the new session: {errors}"))
+        let mut errors = FieldErrors::default();
+        metadata::check(Kind::Session, &metadata, &mut errors);
+        errors.0.extend(spec.validate().err().unwrap_or_default().0);
+        let name = metadata.name.clone();
+        errors.into_result().map_err(|errors| Refusal::Invalid {
+            kind: Kind::Session,
+            name,
+            errors,
         })?;
         let mut child = Session::new(metadata, spec);
         child.status.scope = Some(scope);
         child.status.lineage = lineage_below(parent);
+        child.status.lineage.ttl_expires_at = Some(now.plus(ttl.get()));
+        child.status.lineage.auto_stop_on_parent = Some(child.spec.auto_stop_on_parent);
         Ok(child)
+    }
+
+    /// The agent that a session runs, if the daemon runs it and the agent is still there.
+    async fn agent_of(&self, session: &Session) -> Result<Option<AgentSpec>, Refusal> {
+        if session.spec.provider == Provider::External {
+            return Ok(None);
+        }
+        let name = session.spec.agent.as_str().into();
+        let found = self.records.get::<AgentSpec>(&Namespace::default(), &name).await?;
+        Ok(found.map(|agent| agent.spec))
     }
 
     /// A child lives no longer than its parent. Only what was asked for explicitly is refused.
@@ -91,15 +144,108 @@ fn parent_time_left(parent: &Session, now: Time) -> Option<Duration> {
     Some(created.plus(ttl.get()).since(now))
 }
 
-/// The whole scope of the parent as it was when the parent was made, or the one folder of it.
-fn scope_of_child(parent: &Session, folder: Option<&str>) -> Result<Scope, SpawnRefusal> {
+fn denied(field: &str, why: impl std::fmt::Display) -> SpawnRefusal {
+    SpawnRefusal::new(Code::SpawnPermissionDenied, format!("{field}: {why}"))
+}
+
+/// What a caller's child is not: somebody else's, another kind of session, an owner of others.
+fn check_identity(parent: &Session, wish: &SessionSpec) -> Result<(), SpawnRefusal> {
+    if wish.role.as_ref().is_some_and(|role| role.trim().eq_ignore_ascii_case(COORDINATOR)) {
+        return Err(denied("role", "no child is a coordinator"));
+    }
+    if wish.provider == Provider::External {
+        return Err(denied("provider", "a child is a session that the daemon runs"));
+    }
+    let is_own = |name: &String| name.as_str() == parent.metadata.name.as_str();
+    if !wish.parent.as_ref().is_none_or(is_own) {
+        return Err(denied("parent", "it is the calling session; leave it out"));
+    }
+    if wish.desired_state != DesiredState::Running {
+        return Err(SpawnRefusal::invalid("desiredState", "a new child is `running`"));
+    }
+    Ok(())
+}
+
+/// The whole scope of the parent as it was when the parent was made, or the part of it that the
+/// child is to have. Its directories are without links, and stand in the parent's.
+fn scope_of_child(
+    parent: &Session,
+    wish: &SessionSpec,
+    inputs: &dyn Inputs,
+) -> Result<Scope, SpawnRefusal> {
     let Some(scope) = &parent.status.scope else {
         return Err(SpawnRefusal::new(
             Code::SpawnUnavailable,
             "the directories of the calling session are not settled yet; try again",
         ));
     };
-    let Some(wanted) = folder else { return Ok(scope.clone()) };
+    let missing = |why| SpawnRefusal::new(Code::SessionFolderPathMissing, why);
+    let written =
+        || std::iter::once(&scope.cwd).chain(&scope.additional_directories).map(String::as_str);
+    // What has gone, or leads elsewhere by now, is nothing that the parent still has.
+    let is_pinned = parent.spec.provider != Provider::External;
+    let roots: Vec<String> = written()
+        .filter_map(|root| Some((root, inputs.directories(root, &[]).ok()?.into_iter().next()?)))
+        .filter(|(root, found)| !is_pinned || found == root)
+        .map(|(_, found)| found)
+        .collect();
+    let mut child = part_of_scope(scope, wish)?;
+    for (field, path) in asked_paths(wish) {
+        let places = written().chain(roots.iter().map(String::as_str));
+        if !within::is_inside(path, places) {
+            return Err(denied(field, format!("{path:?} is outside of the calling session's")));
+        }
+    }
+    let found = inputs.directories(&child.cwd, &child.additional_directories).map_err(missing)?;
+    for path in &found {
+        if !within::is_inside(path, roots.iter().map(String::as_str)) {
+            return Err(denied("cwd", format!("{path:?} is outside of the calling session's")));
+        }
+    }
+    let mut found = found.into_iter();
+    child.cwd = found.next().unwrap_or_default();
+    child.additional_directories = found.collect();
+    Ok(child)
+}
+
+fn asked_paths(wish: &SessionSpec) -> impl Iterator<Item = (&'static str, &String)> {
+    let additional = wish.additional_directories.iter().map(|path| ("additionalDirectories", path));
+    wish.cwd.iter().map(|path| ("cwd", path)).chain(additional)
+}
+
+/// The directories that a child is to have, as they are written down or asked for.
+fn part_of_scope(scope: &Scope, wish: &SessionSpec) -> Result<Scope, SpawnRefusal> {
+    if let Some(workspace) = &wish.workspace {
+        if wish.cwd.is_some() {
+            return Err(SpawnRefusal::invalid("cwd", "set at most one of workspace and cwd"));
+        }
+        let own = scope.label.split('/').next().filter(|_| !scope.folders.is_empty());
+        if own != Some(workspace.as_str()) {
+            let why = format!("{workspace:?} is not the calling session's workspace");
+            return Err(denied("workspace", why));
+        }
+    }
+    let mut part = match &wish.folder {
+        None => scope.clone(),
+        Some(wanted) => one_folder(scope, wanted)?,
+    };
+    match &wish.cwd {
+        None if wish.additional_directories.is_empty() => {}
+        None => part.additional_directories.clone_from(&wish.additional_directories),
+        Some(cwd) => {
+            part = Scope {
+                cwd: cwd.clone(),
+                additional_directories: wish.additional_directories.clone(),
+                label: cwd.clone(),
+                folders: Vec::new(),
+            };
+        }
+    }
+    Ok(part)
+}
+
+/// One folder of the scope, by its id.
+fn one_folder(scope: &Scope, wanted: &str) -> Result<Scope, SpawnRefusal> {
     let Some(folder) = scope.folders.iter().find(|folder| folder.id == wanted) else {
         let ids: Vec<&str> = scope.folders.iter().map(|folder| folder.id.as_str()).collect();
         let offer = if ids.is_empty() {
@@ -116,6 +262,49 @@ fn scope_of_child(parent: &Session, folder: Option<&str>) -> Result<Scope, Spawn
         label: format!("{}/{}", scope.label, folder.id),
         folders: vec![folder.clone()],
     })
+}
+
+fn permissions_of_child(
+    ceiling: Permissions,
+    wanted: Option<Permissions>,
+) -> Result<Option<Permissions>, SpawnRefusal> {
+    match wanted {
+        Some(wanted) if wanted > ceiling => {
+            Err(denied("permissions", "wider than what the calling session may do itself"))
+        }
+        Some(wanted) => Ok(Some(wanted)),
+        None => Ok(narrowed(ceiling)),
+    }
+}
+
+/// The entries of the parent's that a child's stand for: its own, and its agent's.
+fn servers_of_child(
+    parent: &Session,
+    agent: &[McpServer],
+    wanted: &[McpServer],
+) -> Result<Vec<McpServer>, SpawnRefusal> {
+    let all: Vec<McpServer> = parent.spec.mcp_servers.iter().chain(agent).cloned().collect();
+    let found = wanted.iter().map(|server| {
+        within::server(server, &all).cloned().ok_or_else(|| {
+            let name = &server.name;
+            denied("mcpServers", format!("{name:?} is none of the calling session's, as it stands"))
+        })
+    });
+    found.collect()
+}
+
+fn check_tools_and_delegation(parent: &Session, wish: &Wish) -> Result<(), SpawnRefusal> {
+    let spec = &wish.spec;
+    if !within::tools(spec.tool_filter.as_ref(), parent.spec.tool_filter.as_ref()) {
+        return Err(denied("toolFilter", "lets more tools through than the calling session has"));
+    }
+    match within::delegation(&spec.delegation, &parent.spec.delegation, &wish.grant) {
+        Some(field) => {
+            let why = "is more than the calling session's own";
+            Err(denied(&format!("delegation.{field}"), why))
+        }
+        None => Ok(()),
+    }
 }
 
 fn check_depth(parent: &Session) -> Result<(), SpawnRefusal> {

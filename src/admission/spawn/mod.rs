@@ -1,4 +1,4 @@
-//! What a caller's session asks for: a turn of a new or a known child, and its end.
+//! What a caller's session asks for: a new child, a turn of a new or a known one, and its end.
 //!
 //! One call is one commit: the child's session if it is new, its turn, the slot that the turn
 //! holds, and what the tree used of its bounds are decided and written together. The caller comes
@@ -11,7 +11,12 @@
 mod bounds;
 mod child;
 mod end;
+mod hooks;
 mod prompt;
+mod session;
+mod within;
+
+pub use session::{NotSpawned, SpawnRequest, Spawned};
 
 use std::collections::BTreeMap;
 
@@ -122,6 +127,17 @@ impl From<Refusal> for SpawnRefusal {
             return Self::new(code, "the daemon met a defect; its log says more");
         }
         Self::new(code, refusal.to_string())
+    }
+}
+
+/// What a caller's prompt cannot bring about is a defect: it says nothing that could be wrong in a
+/// record.
+impl From<NotSpawned> for SpawnRefusal {
+    fn from(error: NotSpawned) -> Self {
+        match error {
+            NotSpawned::Refused(refusal) => refusal,
+            NotSpawned::Invalid(refusal) => refusal.into(),
+        }
     }
 }
 

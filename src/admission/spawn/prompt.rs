@@ -5,7 +5,9 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::bounds::TreeUse;
+use super::child::Wish;
 use super::end::overtaken;
+use super::within::Grant;
 use super::{Made, PromptRequest, Prompted, SpawnRefusal};
 use crate::admission::session::{has_unfinished_turn, why_not_live};
 use crate::admission::slot::Slotted;
@@ -53,13 +55,17 @@ impl Admission {
         inputs: &dyn Inputs,
     ) -> Result<Prompted, SpawnRefusal> {
         let (spec, prompt) = self.check_input(caller, &request)?;
+        let mut turn = Turn::new(ObjectMeta::default(), spec);
+        let mut wish = wish_of(&request);
+        if request.session.is_none() && self.made_before(caller, &turn).await?.is_none() {
+            self.pre_create(caller, &mut wish, inputs).await?;
+        }
         let _one_at_a_time = self.turns.lock().await;
         let mut is_appended = false;
-        let mut turn = Turn::new(ObjectMeta::default(), spec);
         turn.metadata.uid = self.uids.make();
         let outcome = Box::pin(self.admit_prompt(
             caller,
-            &request,
+            (&request, &wish),
             inputs,
             &mut turn,
             prompt.as_ref(),
@@ -81,24 +87,20 @@ impl Admission {
     async fn admit_prompt(
         &self,
         caller: &Caller,
-        request: &PromptRequest,
+        (request, wish): (&PromptRequest, &Wish),
         inputs: &dyn Inputs,
         turn: &mut Turn,
         prompt: Option<&Bytes>,
         is_appended: &mut bool,
     ) -> Result<Prompted, SpawnRefusal> {
         for _ in 0..ATTEMPTS_MAX {
-            let draft = match self.check(caller, request, inputs, turn).await? {
+            let draft = match self.check(caller, (request, wish), inputs, turn).await? {
                 Checked::Answer(answer) => return Ok(answer),
                 Checked::Write(draft) => *draft,
             };
             *turn = draft.turn;
             if !self.records.store().has_room() {
-                return Err(SpawnRefusal::new(
-                    Code::SpawnStoreUnavailable,
-                    "the disk of the daemon is full: nothing new is taken until space is freed; \
-                     status, responses and cancels still work",
-                ));
+                return Err(disk_is_full());
             }
             if let (Some(prompt), false) = (prompt, *is_appended) {
                 *is_appended = true;
@@ -117,6 +119,9 @@ impl Admission {
             }
             match self.commit_with_slot(txn, turn, Some(&caller.session)).await? {
                 Slotted::Done => {
+                    if draft.known.is_none() {
+                        self.tell_created(&draft.child);
+                    }
                     return Ok(Prompted::Turn(Box::new(Made {
                         is_new_session: draft.known.is_none(),
                         session: draft.child,
@@ -190,7 +195,7 @@ impl Admission {
     async fn check(
         &self,
         caller: &Caller,
-        request: &PromptRequest,
+        (request, wish): (&PromptRequest, &Wish),
         inputs: &dyn Inputs,
         turn: &Turn,
     ) -> Result<Checked, SpawnRefusal> {
@@ -210,8 +215,8 @@ impl Admission {
                 (Some(known.clone()), known)
             }
             None => {
-                self.expect_usable_agent(&request.agent, inputs).await?;
-                (None, self.new_child(&parent, request, inputs).await?)
+                self.expect_usable_agent(&wish.spec.agent, inputs).await?;
+                (None, Box::pin(self.new_child(&parent, wish, inputs)).await?)
             }
         };
         self.check_children(&parent).await?;
@@ -266,7 +271,7 @@ impl Admission {
         }))
     }
 
-    async fn expect_usable_agent(
+    pub(super) async fn expect_usable_agent(
         &self,
         name: &str,
         inputs: &dyn Inputs,
@@ -281,7 +286,7 @@ impl Admission {
     }
 
     /// A parent's children with an unfinished turn are those that hold a slot.
-    async fn check_children(&self, parent: &Session) -> Result<(), SpawnRefusal> {
+    pub(super) async fn check_children(&self, parent: &Session) -> Result<(), SpawnRefusal> {
         let most = parent.spec.delegation.max_children as usize;
         let mut slots = self.slots.lock().await;
         slots.refresh(self.records.store()).await?;
@@ -300,7 +305,10 @@ impl Admission {
     }
 
     /// What the tree uses with this child in it, and the revision that it was read at.
-    async fn count_in_tree(&self, child: &Session) -> Result<(TreeUse, Option<Rev>), SpawnRefusal> {
+    pub(super) async fn count_in_tree(
+        &self,
+        child: &Session,
+    ) -> Result<(TreeUse, Option<Rev>), SpawnRefusal> {
         let Some(root) = &child.status.lineage.root else { return Ok((TreeUse::default(), None)) };
         let record = self.records.store().get(&keys::quota_root(root)).await?;
         let rev = record.as_ref().map(|record| record.rev);
@@ -359,12 +367,33 @@ fn check_known(
     match &known.status.scope {
         Some(scope) if known.status.process.is_none() => inputs
             .directories(&scope.cwd, &scope.additional_directories)
+            .map(drop)
             .map_err(|why| SpawnRefusal::new(Code::SessionFolderPathMissing, why)),
         Some(_) | None => Ok(()),
     }
 }
 
-fn write_tree(txn: Txn, child: &Session, tree: &TreeUse, rev: Option<Rev>) -> Txn {
+/// Nothing new is taken while there is no room for it.
+pub(super) fn disk_is_full() -> SpawnRefusal {
+    SpawnRefusal::new(
+        Code::SpawnStoreUnavailable,
+        "the disk of the daemon is full: nothing new is taken until space is freed; status, \
+         responses and cancels still work",
+    )
+}
+
+/// The child that a prompt without a session asks for.
+fn wish_of(request: &PromptRequest) -> Wish {
+    let spec = SessionSpec {
+        agent: request.agent.clone(),
+        folder: request.folder.clone(),
+        ttl: request.ttl,
+        ..SessionSpec::default()
+    };
+    Wish { metadata: ObjectMeta::default(), spec, is_ttl_required: false, grant: Grant::default() }
+}
+
+pub(super) fn write_tree(txn: Txn, child: &Session, tree: &TreeUse, rev: Option<Rev>) -> Txn {
     let Some(root) = &child.status.lineage.root else { return txn };
     let key = keys::quota_root(root);
     let guard = match rev {

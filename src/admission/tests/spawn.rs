@@ -26,11 +26,11 @@ impl Inputs for Machine {
         }
     }
 
-    fn directories(&self, cwd: &str, additional: &[String]) -> Result<(), String> {
+    fn directories(&self, cwd: &str, additional: &[String]) -> Result<Vec<String>, String> {
         let all = std::iter::once(cwd).chain(additional.iter().map(String::as_str));
-        match all.into_iter().find(|path| self.gone.contains(path)) {
+        match all.clone().find(|path| self.gone.contains(path)) {
             Some(path) => Err(format!("{path} is not there")),
-            None => Ok(()),
+            None => Ok(all.map(str::to_owned).collect()),
         }
     }
 }

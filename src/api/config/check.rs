@@ -154,10 +154,22 @@ fn fleet(errors: &mut FieldErrors, fleet: &Fleet) {
     }
 }
 
+/// What a hook may be for.
+const HOOK_EVENTS: [&str; 5] = [
+    "spawn.pre_create",
+    "spawn.created",
+    "spawn.parent_stopped",
+    "spawn.ttl_expired",
+    "spawn.reaped",
+];
+
 fn hooks(errors: &mut FieldErrors, config: &Config) {
     for (index, hook) in config.hooks.iter().enumerate() {
         let at = FieldPath::new("hooks").index(index);
-        validate::line(errors, at.field("event"), &hook.event, ID_CHARS_MAX);
+        if !HOOK_EVENTS.contains(&hook.event.as_str()) {
+            let message = format!("{:?}: expected one of {}", hook.event, HOOK_EVENTS.join(", "));
+            errors.push(at.field("event"), FieldValueInvalid, message);
+        }
         command_line(errors, at.field("command"), &hook.command);
         if hook.timeout.is_zero() || hook.timeout.get() > HOOK_TIMEOUT_MAX {
             let message = format!("{}: expected above zero and at most 5m", hook.timeout);

@@ -332,9 +332,13 @@ mod tests {
             (json!({"listenTls": "127.0.0.1:7420"}), "listenTls"),
             (json!({"allowedOrigins": ["localhost"]}), "allowedOrigins[0]"),
             (json!({"allowedHosts": ["*"]}), "allowedHosts[0]"),
-            (json!({"hooks": [{"event": "a", "command": "a | b"}]}), "hooks[0].command"),
+            (json!({"hooks": [{"event": "a", "command": "a"}]}), "hooks[0].event"),
             (
-                json!({"hooks": [{"event": "a", "command": "a", "timeout": "1h"}]}),
+                json!({"hooks": [{"event": "spawn.created", "command": "a | b"}]}),
+                "hooks[0].command",
+            ),
+            (
+                json!({"hooks": [{"event": "spawn.reaped", "command": "a", "timeout": "1h"}]}),
                 "hooks[0].timeout",
             ),
             (json!({"notify": [{"event": "a"}]}), "notify[0]"),

@@ -2,19 +2,16 @@
 
 use super::not_yet::{self, ANY, NotYet};
 use super::{DESCRIPTION_CHARS_MAX, ID_CHARS_MAX, TITLE_CHARS_MAX, check};
-use crate::api::agent::AgentSpec;
+use crate::api::agent::{AgentSpec, AuthMode};
 use crate::api::command;
 use crate::api::field::FieldErrorReason::{
     FieldValueForbidden, FieldValueInvalid, FieldValueNotSupported, FieldValueRequired,
 };
+use crate::api::secret::SecretRef;
 use crate::api::{FieldErrors, FieldPath};
 
 /// What has no effect yet.
 pub(super) const NOT_YET: &[NotYet] = &[
-    ("homePolicy", &["isolated"]),
-    ("authMode", &["bound-secret"]),
-    ("auth.method", ANY),
-    ("credentialSlots", ANY),
     ("sandbox.mode", &["workspace-write", "read-only"]),
     ("sandbox.writePaths", ANY),
     ("steer", &["native", "interrupt"]),
@@ -41,7 +38,10 @@ pub(crate) fn spec(spec: &AgentSpec) -> Result<(), FieldErrors> {
         errors.push(at.field("description"), FieldValueInvalid, message);
     }
     launch(&mut errors, &at, spec);
+    credentials(&mut errors, &at, spec);
     maps(&mut errors, &at, spec);
+    let method = spec.auth.as_ref().and_then(|auth| auth.method.as_ref());
+    check::optional_id(&mut errors, at.field("auth").field("method"), method);
     check::optional_id(&mut errors, at.field("model"), spec.model.as_ref());
     check::optional_id(&mut errors, at.field("thoughtLevel"), spec.thought_level.as_ref());
     check::options(&mut errors, &at.field("config"), &spec.config);
@@ -98,6 +98,46 @@ fn launch(errors: &mut FieldErrors, at: &FieldPath, spec: &AgentSpec) {
     check::entries(errors, at.field("envPass"), spec.env_pass.len());
     for (index, name) in spec.env_pass.iter().enumerate() {
         check::variable_name(errors, at.field("envPass").index(index), name);
+    }
+}
+
+/// Variables that a credential must not stand in the place of.
+const NO_CREDENTIALS: [&str; 2] = ["PATH", "HOME"];
+
+fn credentials(errors: &mut FieldErrors, at: &FieldPath, spec: &AgentSpec) {
+    let at = at.field("credentialSlots");
+    let is_bound = spec.auth_mode == AuthMode::BoundSecret;
+    if is_bound && spec.credential_slots.is_empty() {
+        let message = "must name at least one slot with authMode: bound-secret";
+        errors.push(at.clone(), FieldValueRequired, message);
+    }
+    if !is_bound && !spec.credential_slots.is_empty() {
+        let message = "has an effect with authMode: bound-secret only; set that, or leave it out";
+        errors.push(at.clone(), FieldValueForbidden, message);
+    }
+    check::entries(errors, at.clone(), spec.credential_slots.len());
+    let before = |index: usize| spec.credential_slots.iter().take(index);
+    for (index, slot) in spec.credential_slots.iter().enumerate() {
+        let at = at.index(index);
+        check::line(errors, at.field("name"), &slot.name, ID_CHARS_MAX);
+        if before(index).any(|other| other.name == slot.name) {
+            let message = format!("{}: another slot has this name", check::shown(&slot.name));
+            errors.push(at.field("name"), FieldValueInvalid, message);
+        }
+        check::variable_name(errors, at.field("targetEnv"), &slot.target_env);
+        if NO_CREDENTIALS.contains(&slot.target_env.as_str()) {
+            let message = format!("{}: is no variable for a credential", slot.target_env);
+            errors.push(at.field("targetEnv"), FieldValueForbidden, message);
+        }
+        if before(index).any(|other| other.target_env == slot.target_env) {
+            let message = format!("{}: another slot has this variable", slot.target_env);
+            errors.push(at.field("targetEnv"), FieldValueInvalid, message);
+        }
+        // Without the value: somebody may have put the secret itself there.
+        if let Err(expected) = SecretRef::parse(&slot.secret_ref) {
+            let message = format!("is no reference to a secret: {expected}");
+            errors.push(at.field("secretRef"), FieldValueInvalid, message);
+        }
     }
 }
 
@@ -181,6 +221,41 @@ mod tests {
     fn a_variable_s_value_never_stands_in_a_message() {
         let spec: AgentSpec =
             serde_json::from_value(json!({"command": "a", "env": {"B": "hunter2\0"}})).unwrap();
+        assert!(!spec.validate().unwrap_err().to_string().contains("hunter2"));
+    }
+
+    #[test]
+    fn slots_and_their_mode_go_together() {
+        let slot = json!({"name": "key", "targetEnv": "A_KEY", "secretRef": "env:A_KEY"});
+        let with = |mode: &str, slots: Value| {
+            faults(json!({"command": "a", "authMode": mode, "credentialSlots": slots}))
+        };
+        assert!(with("bound-secret", json!([slot])).is_empty());
+        assert_eq!(with("bound-secret", json!([])), ["spec.credentialSlots"]);
+        assert_eq!(with("native-cli", json!([slot])), ["spec.credentialSlots"]);
+        assert_eq!(
+            with(
+                "bound-secret",
+                json!([
+                    {"name": "", "targetEnv": "SPAWNLET_AGENT", "secretRef": "vault:key"},
+                    {"name": "a", "targetEnv": "PATH", "secretRef": "env:SPAWNLET_VAULT_KEY"},
+                    {"name": "a", "targetEnv": "PATH", "secretRef": "vault:providers/a/b"},
+                ])
+            ),
+            [
+                "spec.credentialSlots[0].name",
+                "spec.credentialSlots[0].targetEnv",
+                "spec.credentialSlots[0].secretRef",
+                "spec.credentialSlots[1].targetEnv",
+                "spec.credentialSlots[1].secretRef",
+                "spec.credentialSlots[2].name",
+                "spec.credentialSlots[2].targetEnv",
+                "spec.credentialSlots[2].targetEnv",
+            ]
+        );
+        let slots = json!([{"name": "a", "targetEnv": "A", "secretRef": "sk-hunter2-hunter2"}]);
+        let spec = json!({"command": "a", "authMode": "bound-secret", "credentialSlots": slots});
+        let spec: AgentSpec = serde_json::from_value(spec).unwrap();
         assert!(!spec.validate().unwrap_err().to_string().contains("hunter2"));
     }
 

@@ -21,6 +21,11 @@ const AGENT: &[&str] = &[
     "env",
     "envPolicy",
     "envPass",
+    "homePolicy",
+    "auth.method",
+    // `bound-secret` needs slots, and slots need it: `slots_and_their_mode_go_together`.
+    "authMode",
+    "credentialSlots",
     "permissions",
     "modeMap",
     "categoryMap",
@@ -48,6 +53,7 @@ const SESSION: &[&str] = &[
     "thoughtLevel",
     "config",
     "permissions",
+    "persona",
     "mcpServers",
     // Refused where the daemon runs the session: `only_an_external_session_delegates_yet`.
     "delegation.enabled",
@@ -143,9 +149,6 @@ fn sample(field: &str, leaf: &Value, default: Option<&Value>) -> Value {
     match kind {
         Some("boolean") => json!(!default.and_then(Value::as_bool).unwrap_or_default()),
         Some("integer" | "number") => json!(7),
-        Some("array") if field == "credentialSlots" => {
-            json!([{"name": "a", "targetEnv": "B", "secretRef": "env:C"}])
-        }
         Some("array") => json!(["a"]),
         Some("string") => json!("7s"),
         other => panic!("{field}: no sample for {other:?}"),

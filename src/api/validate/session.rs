@@ -9,12 +9,10 @@ use crate::api::field::FieldErrorReason::{
 use crate::api::session::{Provider, SessionSpec};
 use crate::api::{FieldErrors, FieldPath};
 
-/// What has no effect yet. `delegation.enabled` of a session that the daemon runs is refused by code
-/// of its own.
+/// What has no effect yet.
 pub(super) const NOT_YET: &[NotYet] = &[
     ("provider", &["fork"]),
     ("role", ANY),
-    ("persona", ANY),
     ("toolFilter.allow", ANY),
     ("toolFilter.deny", ANY),
     ("notifyParent", &["false"]),
@@ -65,9 +63,6 @@ pub(crate) fn spec(spec: &SessionSpec) -> Result<(), FieldErrors> {
         Provider::External => external(&mut errors, &at, spec),
         Provider::Acp | Provider::Fork => {
             check::name(&mut errors, at.field("agent"), &spec.agent);
-            if spec.delegation.enabled {
-                errors.not_supported_yet(at.field("delegation.enabled"));
-            }
         }
     }
     if let Some(parent) = &spec.parent {
@@ -282,9 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_external_session_delegates_yet() {
-        let delegation = json!({"delegation": {"enabled": true}});
-        assert_eq!(faults(&delegation), ["spec.delegation.enabled"]);
+    fn an_external_session_has_nothing_of_one_that_the_daemon_runs() {
         let external = json!({"provider": "external", "agent": "", "cwd": "/srv",
             "delegation": {"enabled": true}});
         assert!(faults(&external).is_empty());

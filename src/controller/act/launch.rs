@@ -9,9 +9,12 @@ use super::Error;
 use crate::acp::connection::{self, connect};
 use crate::acp::roots::Roots;
 use crate::api::session::Scope;
+use crate::api::token::SecretToken;
 use crate::api::{Agent, Incarnation, Uid};
 use crate::controller::live::{Entry, Registry};
-use crate::controller::process::{LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent};
+use crate::controller::process::{
+    Access, LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent,
+};
 use crate::controller::pump::{Pump, State};
 use crate::controller::{Controller, ObjectKey, Queue};
 use crate::plan::World;
@@ -27,6 +30,7 @@ impl Controller {
         key: &ObjectKey,
         world: &World,
         incarnation: Incarnation,
+        token: Option<SecretToken>,
     ) -> Result<(), Error> {
         let session = &world.session;
         let uid = &session.metadata.uid;
@@ -39,8 +43,14 @@ impl Controller {
         let instance = crate::plan::instance(&world.daemon.store_id, uid.as_str(), incarnation.0);
         let mut session = session.clone();
         session.status.incarnation = incarnation;
-        let request =
-            LaunchRequest { session, agent: (**agent).clone(), scope: (**scope).clone(), instance };
+        let url = self.options.reach.url.clone();
+        let request = LaunchRequest {
+            session,
+            agent: (**agent).clone(),
+            scope: (**scope).clone(),
+            instance,
+            access: token.clone().map(|token| Access { url, token }),
+        };
         self.registry.starting(uid.clone(), incarnation);
         // A start goes on if the pass is given up: what it brings is claimed, or killed and waited
         // for. Until then a process may exist, and the planner is told so.
@@ -54,7 +64,9 @@ impl Controller {
         };
         self.spawn(start.run(request, sender));
         match started.await {
-            Ok(Ok(launched)) => self.adopt(key, world, incarnation, agent, scope, launched),
+            Ok(Ok(launched)) => {
+                self.adopt(key, world, incarnation, agent, scope, Taken { launched, token });
+            }
             Ok(Err(error)) => {
                 let failure = StartFailure { reason: error.reason, message: error.message };
                 self.registry.not_started(uid.clone(), failure);
@@ -74,7 +86,7 @@ impl Controller {
         incarnation: Incarnation,
         agent: &Agent,
         scope: &Scope,
-        launched: Launched,
+        Taken { launched, token }: Taken,
     ) {
         let now = self.clock.now();
         let spec = &world.session.spec;
@@ -91,7 +103,8 @@ impl Controller {
         };
         let (events, acp_events) = mpsc::channel(ACP_EVENTS_MAX);
         let (handle, service) = connect(launched.stdin, launched.stdout, options, events);
-        let stderr = crate::runtime::stderr::Ring::default();
+        let redactor = self.launcher.redactor();
+        let stderr = crate::runtime::stderr::Ring::without_secrets(redactor.clone());
         let view = Live {
             incarnation,
             stage: Stage::Gated { identity: launched.identity },
@@ -117,6 +130,7 @@ impl Controller {
             handle,
             launched.control,
             stderr.clone(),
+            token,
         ));
         self.registry.insert(world.session.metadata.uid.clone(), Arc::clone(&entry));
         let stderr_end = CancellationToken::new();
@@ -131,6 +145,7 @@ impl Controller {
             acp: acp_events,
             process: launched.events,
             stderr_end: stderr_end.clone(),
+            redactor,
             state: State::default(),
         };
         let drain = async move {
@@ -143,6 +158,12 @@ impl Controller {
             tokio::join!(service.run(), pump.run(), drain);
         });
     }
+}
+
+/// A started process and the token that it has.
+struct Taken {
+    launched: Launched,
+    token: Option<SecretToken>,
 }
 
 /// A start of a process, which outlives the pass that asked for it.

@@ -3,17 +3,22 @@
 //! One function a step; none decides anything. Each may be run again: what a second run does is
 //! said at the step's variant in `plan`.
 
+mod grant;
 mod launch;
 mod permission;
 mod prompt;
+mod tell;
 
 use std::sync::Arc;
 
 use crate::acp::connection::{self, Open};
 use crate::api::agent::{McpServer, McpTransport};
+use crate::api::session::Capabilities;
+use crate::api::token::SecretToken;
 use crate::api::turn::TurnPhase;
 use crate::api::{Agent, Turn, Uid};
 use crate::plan::capacity::Holder;
+use crate::plan::introduction;
 use crate::plan::world::{Call, Finding, Rung, SettingCall, Stage, Stop, StopCause};
 use crate::plan::{Change, OpenAs, Step, World};
 use crate::slots::Slots;
@@ -47,6 +52,9 @@ pub(super) enum Error {
     /// The agent cannot take the call now.
     #[error("the call could not be made: {0}")]
     Refused(#[from] connection::Refused),
+    /// No token could be made.
+    #[error("the system gives no random bytes: {0}")]
+    NoRandomness(String),
     /// The prompt cannot be read as content blocks.
     #[error("the prompt could not be read: {0}")]
     Prompt(String),
@@ -66,17 +74,26 @@ impl Error {
 }
 
 impl Controller {
-    /// Carries out one step.
+    /// Carries out one step. `granted` is the token that an earlier step of the pass made.
     pub(super) async fn act(
         &self,
         key: &ObjectKey,
         world: &World,
         step: &Step,
+        granted: &mut Option<SecretToken>,
     ) -> Result<(), Error> {
         let session = &world.session.metadata.uid;
         match step {
-            Step::Record(change) => self.record(world, &requests::with_uids(change)).await,
-            Step::Launch { incarnation } => self.launch(key, world, *incarnation).await,
+            Step::Record(change) => {
+                let mut change = requests::with_uids(change).into_owned();
+                if let (Some(run), Some(session)) = (change.new_token, &mut change.session) {
+                    *granted = Some(self.grant(session, run)?);
+                }
+                self.record(world, &change).await
+            }
+            Step::Launch { incarnation } => {
+                self.launch(key, world, *incarnation, granted.take()).await
+            }
             Step::OpenGate => {
                 let entry = self.entry(session)?;
                 entry.control.open_gate();
@@ -88,6 +105,14 @@ impl Controller {
                 entry.view().acp.initialize = Call::InFlight;
                 entry.acp.initialize().inspect_err(|_| {
                     entry.view().acp.initialize = Call::NotMade;
+                })?;
+                Ok(())
+            }
+            Step::Authenticate { method } => {
+                let entry = self.entry(session)?;
+                entry.view().acp.login = Call::InFlight;
+                entry.acp.authenticate(method).inspect_err(|_| {
+                    entry.view().acp.login = Call::NotMade;
                 })?;
                 Ok(())
             }
@@ -215,9 +240,12 @@ impl Controller {
             }
         }
         for turn in &change.remove_turns {
-            self.spawn(requests::drop_of(self.records.clone(), turn.metadata.uid.clone()));
+            self.spawn(permission::drop_of(self.records.clone(), turn.metadata.uid.clone()));
         }
         self.reporter.events_of(world, change, self.clock.now().time);
+        if let Some(hooks) = &self.hooks {
+            tell::of_change(hooks.as_ref(), world, change);
+        }
     }
 
     fn open(&self, world: &World, how: &OpenAs) -> Result<(), Error> {
@@ -225,16 +253,20 @@ impl Controller {
         let entry = self.entry(&session.metadata.uid)?;
         let Finding::Found(agent) = &world.agent else { return Err(Error::ProcessGone) };
         let Some(scope) = session.status.scope.as_ref() else { return Err(Error::ProcessGone) };
-        let takes_http = match &entry.view().acp.initialize {
-            Call::Done(initialized) => initialized.capabilities.mcp_http,
-            Call::NotMade | Call::InFlight | Call::Failed(_) => false,
-        };
+        let capabilities = capabilities(&entry);
+        let takes_http = capabilities.mcp_http;
+        let own = entry.token.as_ref().map(|token| self.own_server(token));
         let scope = connection::Scope {
             cwd: scope.cwd.clone(),
             additional_directories: scope.additional_directories.clone(),
+            system_prompt: introduction::as_system_prompt(session, &capabilities),
             mcp_servers: mcp_servers(
-                &session.spec.mcp_servers,
-                &agent.spec.mcp_servers,
+                [
+                    own.as_slice(),
+                    &session.spec.mcp_servers,
+                    &agent.spec.mcp_servers,
+                    &self.options.mcp_servers,
+                ],
                 takes_http,
             ),
         };
@@ -278,6 +310,14 @@ impl Controller {
             Rung::Kill => entry.control.kill_tree(),
         }
         Ok(())
+    }
+}
+
+/// What a process's agent declared, as far as it has answered.
+fn capabilities(entry: &Entry) -> Capabilities {
+    match &entry.view().acp.initialize {
+        Call::Done(initialized) => initialized.capabilities.clone(),
+        Call::NotMade | Call::InFlight | Call::Failed(_) => Capabilities::default(),
     }
 }
 
@@ -336,11 +376,11 @@ fn transaction(world: &World, change: &Change) -> Txn {
     requests::write(txn, world, change)
 }
 
-/// The servers of a session: its own, then the agent's, by name; without those that the agent
-/// cannot reach.
-fn mcp_servers(session: &[McpServer], agent: &[McpServer], takes_http: bool) -> Vec<McpServer> {
+/// The servers of a session: the daemon's, its own, its agent's, then the configuration's, the first
+/// of each name; without those that the agent cannot reach.
+fn mcp_servers(sources: [&[McpServer]; 4], takes_http: bool) -> Vec<McpServer> {
     let mut servers: Vec<McpServer> = Vec::new();
-    for server in session.iter().chain(agent) {
+    for server in sources.into_iter().flatten() {
         let is_taken = servers.iter().any(|other| other.name == server.name);
         let is_reachable = server.transport == McpTransport::Stdio || takes_http;
         if !is_taken && is_reachable {

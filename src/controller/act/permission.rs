@@ -1,4 +1,4 @@
-//! The step that answers an agent's question.
+//! The step that answers an agent's question, and the end of the questions of a turn that is gone.
 
 use super::Error;
 use crate::acp::connection::Refused;
@@ -6,6 +6,7 @@ use crate::acp::permission as acp;
 use crate::api::Uid;
 use crate::controller::Controller;
 use crate::plan::permission::Answer;
+use crate::store::records::{self, Records, removals};
 
 impl Controller {
     /// A question that the connection does not hold any more is left alone there.
@@ -27,5 +28,18 @@ impl Controller {
         // From here on it is the agent that is waited for.
         view.last_activity = now;
         Ok(())
+    }
+}
+
+/// Removes the requests of a turn that is gone. What fails here goes with the session.
+pub(super) async fn drop_of(records: Records, turn: Uid) {
+    let outcome = async {
+        for txn in removals(&records.requests_of(&turn).await?) {
+            txn.commit(records.store().as_ref()).await?;
+        }
+        Ok::<_, records::Error>(())
+    };
+    if let Err(error) = outcome.await {
+        tracing::warn!(%turn, %error, "the requests of a turn that is gone could not be removed");
     }
 }

@@ -6,8 +6,8 @@ use super::Error;
 use crate::api::session::RunBudget;
 use crate::api::{Turn, Uid};
 use crate::controller::{Controller, output};
-use crate::plan::World;
 use crate::plan::world::{CallFailure, CallFailureKind, Prompt, PromptEnd};
+use crate::plan::{World, introduction};
 use crate::store::{BlobId, Stream};
 
 /// The largest prompt: `limits.promptBytes` bounds it at admission, this bounds the read.
@@ -28,6 +28,11 @@ impl Controller {
             return Err(Error::InJournal);
         }
         let blocks = self.blocks(&open.record).await?;
+        let capabilities = super::capabilities(&entry);
+        let blocks = match introduction::as_block(&world.session, &capabilities) {
+            Some(block) => preceded_by(&block, &blocks)?,
+            None => blocks,
+        };
         self.journal.record(turn).await.map_err(|error| Error::Journal(error.to_string()))?;
         let now = self.clock.now().mono;
         {
@@ -76,4 +81,13 @@ impl Controller {
             serde_json::value::to_raw_value(&text_block(&text)).map_err(fault)
         }
     }
+}
+
+/// A list of content blocks with one more at its beginning; the others stay as they are written.
+fn preceded_by(block: &serde_json::Value, blocks: &RawValue) -> Result<Box<RawValue>, Error> {
+    let rest = blocks.get().trim_start().strip_prefix('[').map(str::trim_start);
+    let Some(rest) = rest else { return Err(Error::Prompt("it is no list".to_owned())) };
+    let comma = if rest.starts_with(']') { "" } else { "," };
+    RawValue::from_string(format!("[{block}{comma}{rest}"))
+        .map_err(|error| Error::Prompt(error.to_string()))
 }

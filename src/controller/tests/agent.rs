@@ -142,7 +142,7 @@ impl Agent {
         let method = message["method"].as_str().unwrap_or_default().to_owned();
         let id = message["id"].clone();
         if method == "session/prompt" {
-            let text = message["params"]["prompt"][0]["text"].as_str().unwrap();
+            let text = prompt_text(message);
             self.ground.prompted(text);
         }
         if !method.is_empty() && self.script.crash_at.as_deref() == Some(&method) {
@@ -190,7 +190,7 @@ impl Agent {
 
     async fn on_prompt(&mut self, id: &Value, message: &Value) {
         assert_eq!(self.prompt, None, "a prompt in a prompt");
-        let text = message["params"]["prompt"][0]["text"].as_str().unwrap();
+        let text = prompt_text(message);
         self.prompt = Some(id.clone());
         self.say(&format!("echo: {text}")).await;
         if self.script.asks > 0 {
@@ -270,4 +270,10 @@ impl Agent {
             self.say("much later").await;
         }
     }
+}
+
+/// What the user wrote: what the agent is told of its session stands before it.
+fn prompt_text(message: &Value) -> &str {
+    let blocks = message["params"]["prompt"].as_array().unwrap();
+    blocks.last().unwrap()["text"].as_str().unwrap()
 }

@@ -181,10 +181,15 @@ impl Bench {
             stopped_cleanly: self.stopped_cleanly,
             limits: self.limits,
             idle_processes_per_parent_max: self.idle_max,
+            mcp_servers: Vec::new(),
             retention: super::super::Retention {
                 reports_per_object: 32,
                 reports: 10_000,
                 events: Duration::from_secs(3600),
+            },
+            reach: super::super::Reach {
+                url: "http://127.0.0.1:7420".into(),
+                mcp_url: "http://127.0.0.1:7420/mcp".into(),
             },
         };
         let (store, blobs): (SharedStore, SharedBlobs) = match &self.faults {
@@ -193,6 +198,7 @@ impl Bench {
         };
         self.slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
         let parts = Parts {
+            hooks: None,
             slots: self.slots.clone(),
             records: Records::new(store),
             blobs,

@@ -299,6 +299,7 @@ impl Sim {
             }
             Step::OpenGate
             | Step::Initialize
+            | Step::Authenticate { .. }
             | Step::Open(_)
             | Step::Set { .. }
             | Step::CancelPrompt { .. }
@@ -464,6 +465,10 @@ impl Sim {
         match step {
             Step::OpenGate => live.stage = Stage::Running,
             Step::Initialize => live.acp.initialize = Call::InFlight,
+            Step::Authenticate { .. } => {
+                live.acp.login = Call::Done(());
+                live.acp.open = Call::NotMade;
+            }
             Step::Open(how) => {
                 live.acp.opened_as = Some(how.clone());
                 live.acp.open = Call::InFlight;

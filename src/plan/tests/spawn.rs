@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::*;
 use crate::api::session::Provider;
 use crate::api::turn::SourceKind;
-use crate::api::{Session, Turn};
+use crate::api::{CallerToken, Incarnation, Session, Turn};
+use crate::plan::Plan;
 
 /// A turn of the spawn toolset, admitted together with its slot by this daemon.
 fn asked_for() -> Model {
@@ -269,4 +270,38 @@ fn an_external_session_ends_and_goes_like_any_other() {
     model.session.as_mut().unwrap().metadata.deletion_timestamp = Some(Time::from_millis(EPOCH_MS));
     model.converge(Duration::from_secs(60));
     assert!(model.session.is_none());
+}
+
+/// What a plan grants and what it launches.
+fn granted(plan: &Plan) -> (Option<Incarnation>, Option<Incarnation>) {
+    let of = |find: fn(&Step) -> Option<Incarnation>| plan.steps.iter().find_map(find);
+    (
+        of(|step| if let Step::Record(change) = step { change.new_token } else { None }),
+        of(|step| if let Step::Launch { incarnation } = step { Some(*incarnation) } else { None }),
+    )
+}
+
+#[test]
+fn a_session_that_delegates_gets_a_token_with_each_run_and_loses_those_before() {
+    for delegates in [true, false] {
+        let mut model = asked_for();
+        let record = model.session.as_mut().unwrap();
+        record.spec.delegation.enabled = delegates;
+        let of_run = |run| CallerToken {
+            id: "id".into(),
+            sha256: "hash".into(),
+            toolsets: Vec::new(),
+            control_mode: crate::api::session::ControlMode::ReadOnly,
+            incarnation: Some(Incarnation(run)),
+            created_at: crate::api::Time::from_millis(0),
+            expires_at: None,
+        };
+        record.status.incarnation = Incarnation(7);
+        record.status.tokens = vec![of_run(6), of_run(7)];
+        let plans: Vec<Plan> = (0..4).filter_map(|_| model.pass()).collect();
+        let launch = plans.iter().map(granted).find(|(_, launch)| launch.is_some()).unwrap();
+        let run = Some(Incarnation(8));
+        assert_eq!(launch, (if delegates { run } else { None }, run));
+        assert_eq!(session(&model).status.tokens, [], "the one before is worth nothing");
+    }
 }

@@ -46,9 +46,13 @@ fn ends(model: &mut Model) -> (String, Option<Code>) {
 
 #[test]
 fn a_child_of_a_parent_that_is_deleted_or_gone_ends_with_it_and_its_record_goes() {
-    for owner in [Owner::Deleting, Owner::Gone, Owner::Releasing] {
+    for (owner, reason) in [
+        (Owner::Deleting, "ParentDeleted"),
+        (Owner::Gone, "Orphaned"),
+        (Owner::Releasing, "ParentDeleted"),
+    ] {
         let mut model = child(owner);
-        assert_eq!(ends(&mut model), ("ParentDeleted".into(), Some(Code::ParentSessionDeleted)));
+        assert_eq!(ends(&mut model), (reason.into(), Some(Code::ParentSessionDeleted)));
         let turn = &model.turns[0].status;
         assert_eq!(
             (turn.phase, turn.code),
@@ -63,10 +67,23 @@ fn a_child_of_a_parent_that_is_deleted_or_gone_ends_with_it_and_its_record_goes(
 
 #[test]
 fn a_child_that_does_not_stop_with_its_parent_goes_with_it_all_the_same() {
-    for owner in [Owner::Deleting, Owner::Gone] {
+    for (owner, reason) in [(Owner::Deleting, "ParentDeleted"), (Owner::Gone, "Orphaned")] {
         let mut model = child(owner);
         model.session.as_mut().unwrap().spec.auto_stop_on_parent = false;
-        assert_eq!(ends(&mut model).0, "ParentDeleted");
+        assert_eq!(ends(&mut model).0, reason);
+    }
+}
+
+/// The order of a sweep: no parent, its own ttl, a parent that is not there, one that has ended.
+#[test]
+fn a_child_whose_ttl_ended_ended_by_that_whatever_its_parent_did_meanwhile() {
+    for owner in [Owner::Live, Owner::Stopped, Owner::Gone] {
+        let mut model = child(owner);
+        let session = model.session.as_mut().unwrap();
+        session.spec.ttl = Some(crate::api::Dur::from_millis(1));
+        session.metadata.creation_timestamp = Some(crate::api::Time::from_millis(0));
+        assert_eq!(ends(&mut model), ("TtlExpired".into(), Some(Code::TtlExpired)), "{owner:?}");
+        assert_eq!(model.turns[0].status.phase, TurnPhase::Expired, "{owner:?}");
     }
 }
 

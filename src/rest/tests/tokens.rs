@@ -3,10 +3,10 @@
 use super::*;
 use crate::store::Stream;
 
-const SESSIONS: &str = "/apis/spawnlet.dev/v1alpha1/namespaces/default/sessions";
+pub(super) const SESSIONS: &str = "/apis/spawnlet.dev/v1alpha1/namespaces/default/sessions";
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-async fn api() -> Fixture {
+pub(super) async fn api() -> Fixture {
     let api = Fixture::new();
     api.admission.ensure_default_namespace().await.unwrap();
     api
@@ -14,13 +14,13 @@ async fn api() -> Fixture {
 
 impl Fixture {
     /// Makes a token of a session and gives the daemon's answer.
-    async fn token(&self, session: &str, body: Value) -> Answer {
+    pub(super) async fn token(&self, session: &str, body: Value) -> Answer {
         let path = format!("{SESSIONS}/{session}/token");
         self.send("POST", &path, &[JSON], body.to_string()).await
     }
 
     /// A request with a token.
-    async fn by(&self, token: &str, method: &str, path: &str) -> Answer {
+    pub(super) async fn by(&self, token: &str, method: &str, path: &str) -> Answer {
         let authorization = format!("Bearer {token}");
         let headers = [("authorization", authorization.as_str()), JSON];
         let body = if method == "GET" { Body::empty() } else { Body::from("{}") };
@@ -116,7 +116,7 @@ async fn a_revoked_token_is_refused_from_then_on() {
 }
 
 /// Records of a caller, of its child and of a stranger.
-async fn family() -> (Fixture, String) {
+pub(super) async fn family() -> (Fixture, String) {
     let api = api().await;
     let made = api.token("me", json!({"cwd": "/srv"})).await.json();
     let own = api.get("/namespaces/default/sessions/me").await.json();
@@ -204,17 +204,17 @@ async fn to_a_caller_what_is_foreign_is_missing() {
 }
 
 #[tokio::test]
-async fn a_caller_writes_nothing_over_rest_and_sees_nothing_else() {
+async fn a_caller_writes_nothing_but_its_children_and_sees_nothing_else() {
     let (api, token) = family().await;
     let turns = format!("{BASE}/namespaces/default/turns");
     let head = api.store.head().await.unwrap();
     for (method, path) in [
-        ("POST", SESSIONS.to_owned()),
+        ("POST", SESSIONS.replace("default", "elsewhere")),
         ("POST", turns.clone()),
         ("PUT", format!("{SESSIONS}/child")),
-        ("PATCH", format!("{SESSIONS}/child")),
-        ("DELETE", format!("{SESSIONS}/child")),
+        ("PUT", format!("{turns}/mine")),
         ("DELETE", format!("{SESSIONS}/me")),
+        ("DELETE", format!("{SESSIONS}/other")),
         ("DELETE", format!("{turns}/mine")),
         ("POST", format!("{SESSIONS}/me/token")),
         ("GET", format!("{SESSIONS}/me/token")),
@@ -243,10 +243,12 @@ async fn a_caller_writes_nothing_over_rest_and_sees_nothing_else() {
 async fn a_router_without_its_guard_lets_nobody_in() {
     let api = api().await;
     let bare = router(State {
+        secrets: Arc::clone(&api.ports) as Arc<dyn Secrets>,
         admission: Arc::clone(&api.admission),
         store: Arc::clone(&api.store) as SharedStore,
         blobs: Arc::clone(&api.store) as SharedBlobs,
         live: Arc::clone(&api.ports) as Arc<dyn Live>,
+        inputs: Arc::clone(&api.ports) as Arc<dyn Inputs>,
         manifests: Arc::clone(&api.ports) as Arc<dyn Manifests>,
         health: Arc::clone(&api.ports) as Arc<dyn Health>,
         clock: Arc::new(ManualClock::default()),

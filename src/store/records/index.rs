@@ -64,6 +64,14 @@ pub fn idempotency_key(turn: &Turn) -> Option<Key> {
     Some(keys::idempotency(scope, &crate::api::hex(&digest)))
 }
 
+/// Where the child of an idempotency key is found: it goes with the child.
+#[must_use]
+pub fn spawn_key(session: &Session) -> Option<Key> {
+    let lineage = &session.status.lineage;
+    let key = lineage.spawn_key.as_ref()?;
+    Some(keys::spawn_key(lineage.parent.as_ref()?, &key.sha256))
+}
+
 fn index_session(session: &Session, found: &mut Vec<Key>) {
     let uid = &session.metadata.uid;
     if !is_at_rest(session) {
@@ -75,6 +83,7 @@ fn index_session(session: &Session, found: &mut Vec<Key>) {
     if let Some(parent) = &session.status.lineage.parent {
         found.push(keys::child_of(parent, uid));
     }
+    found.extend(spawn_key(session));
     found.extend(session.status.tokens.iter().map(|token| keys::token(&token.sha256)));
     found.extend(waits_for_agent(session));
     found.extend(waits_for_workspace(session));

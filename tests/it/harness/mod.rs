@@ -76,8 +76,9 @@ impl Home {
     }
 
     /// Starts the daemon, and does not wait.
-    fn spawn(&self, arguments: &[&str]) -> Child {
+    fn spawn(&self, env: &[(&str, &str)], arguments: &[&str]) -> Child {
         let mut command = spawnlet();
+        command.envs(env.iter().copied());
         command.arg("serve").arg("--data-dir").arg(self.path("data"));
         command.arg("--manifests").arg(self.path("manifests"));
         if !arguments.contains(&"--listen") {
@@ -90,12 +91,17 @@ impl Home {
 
     /// Runs a daemon that is expected not to start.
     pub(crate) fn serve_refused(&self, arguments: &[&str]) -> Output {
-        finish(self.spawn(arguments), None)
+        finish(self.spawn(&[], arguments), None)
     }
 
     /// Starts the daemon and waits until it is ready.
     pub(crate) fn serve(self, arguments: &[&str]) -> Daemon {
-        let mut child = self.spawn(arguments);
+        self.serve_with(&[], arguments)
+    }
+
+    /// The same, with these variables.
+    pub(crate) fn serve_with(self, env: &[(&str, &str)], arguments: &[&str]) -> Daemon {
+        let mut child = self.spawn(env, arguments);
         let out = Mutex::new(lines(child.stdout.take().unwrap()));
         let err = Mutex::new(lines(child.stderr.take().unwrap()));
         let mut daemon =
