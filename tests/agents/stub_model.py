@@ -403,6 +403,14 @@ def selftest():
         except OSError:
             pass
         checks += 5
+    path, make = next(iter(bodies.items()))
+    try:
+        post(path, dict(make("silent once [[hang:1]]"), stream=True), timeout=0.3)
+        raise AssertionError("did not hang")
+    except OSError:
+        pass
+    post(path, make("silent once [[hang:1]] and more"))
+    checks += 2
     done = dict(bodies["/v1/messages"](prompt))
     done["messages"] += [
         {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "write_file", "input": {}}]},
