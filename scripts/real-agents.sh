@@ -47,7 +47,7 @@ for name in "$@"; do
     out="$scratch/$name"
     RUST_BACKTRACE=0 SPAWNLET_REAL_AGENTS="$name" cargo test --locked --quiet --test it -- \
         real:: --test-threads=2 --format=pretty >"$out" 2>&1 || failed=1
-    sed -n 's/^test real::\(delegate::\)\{0,1\}\([a-z0-9_]*\) \.\.\. \(ok\|FAILED\).*/\2\t\3/p' "$out" |
+    sed -n 's/^test real::\([a-z]*::\)\{0,1\}\([a-z0-9_]*\) \.\.\. \(ok\|FAILED\).*/\2\t\3/p' "$out" |
         while IFS=$'\t' read -r case result; do
             printf '%s\t%s\t%s\t%s\n' "$name" "$packages" "${case//_/ }" "$result"
         done >"$scratch/rows"

@@ -10,6 +10,7 @@ Nothing is installed twice. Install scripts of packages are not run.
 """
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -23,11 +24,24 @@ NPM = {
     "gemini": ["@google/gemini-cli@0.61.0"],
     "claude": ["@agentclientprotocol/claude-agent-acp@0.101.0"],
     "opencode": ["opencode-ai@1.18.33"],
+    "copilot": ["@github/copilot@1.0.102"],
+    "qwen": ["@qwen-code/qwen-code@0.24.4"],
 }
-NEEDS_NODE22 = ("gemini", "claude")
-# Lines of an Agent's spec beside command and environment. claude offers bypassPermissions to no root user, and
-# its mode "auto" asks a model for a verdict that the stub cannot give: "default" asks the daemon.
-SPEC = {"claude": ["  modeMap: {approve-all: default}"]}
+NEEDS_NODE22 = ("gemini", "claude", "copilot", "qwen")
+# Whose rules an agent is run with: those of the manifest that is bundled with the daemon, so that these are what is
+# tested. codexz is an older make of codex's adapter.
+BUNDLED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../manifests/agents")
+RULES_OF = {"codexz": "codex"}
+
+
+def rules(name):
+    """Of the bundled manifest's spec: its lines, but for how it is started and what it is called; and its env."""
+    with open("%s/%s.yaml" % (BUNDLED, RULES_OF.get(name, name))) as f:
+        spec = f.read().split("\nspec:\n")[1].splitlines()
+    env = [line for line in spec if line.startswith("  env: {")]
+    lines = [line for line in spec if line.split(":")[0].strip() not in ("displayName", "description", "command", "env")]
+    return lines, dict(re.findall(r'(\w+): "([^"]*)"', "".join(env)))
+
 
 def base_env(home):
     os.makedirs(home, exist_ok=True)
@@ -99,7 +113,26 @@ def codexz(port, home):
     return [LAB + "/codexz/node_modules/@zed-industries/codex-acp-linux-x64/bin/codex-acp"], env
 
 
-RECIPES = {f.__name__: f for f in (codexz, gemini, claude, opencode)}
+def qwen(port, home):
+    env = base_env(home)
+    env["PATH"] = NODE22 + ":" + env["PATH"]
+    env.update(OPENAI_API_KEY="stub", OPENAI_BASE_URL="http://127.0.0.1:%d/v1" % port, OPENAI_MODEL="stub-model")
+    write(home + "/.qwen/settings.json", {"security": {"auth": {"selectedType": "openai"}, "folderTrust": {"enabled": False}},
+                                          "general": {"disableAutoUpdate": True, "enableAutoUpdate": False},
+                                          "privacy": {"usageStatisticsEnabled": False}, "model": {"name": "stub-model"},
+                                          "tools": {"toolSearch": {"enabled": False}}})
+    return [NODE22 + "/node", LAB + "/qwen/node_modules/@qwen-code/qwen-code/cli-entry.js", "--acp"], env
+
+
+def copilot(port, home):
+    env = base_env(home)
+    env["PATH"] = NODE22 + ":" + env["PATH"]
+    env.update(COPILOT_PROVIDER_BASE_URL="http://127.0.0.1:%d/v1" % port, COPILOT_PROVIDER_API_KEY="stub",
+               COPILOT_MODEL="stub-model", COPILOT_OFFLINE="true", COPILOT_AUTO_UPDATE="false")
+    return [LAB + "/copilot/node_modules/.bin/copilot", "--acp", "--stdio"], env
+
+
+RECIPES = {f.__name__: f for f in (codexz, gemini, claude, opencode, copilot, qwen)}
 
 
 def npm(folder, packages):
@@ -122,9 +155,11 @@ def install(name):
 
 def manifest(name, port, home):
     argv, env = RECIPES[name](port, home)
-    lines = ["apiVersion: spawnlet.dev/v1alpha1", "kind: Agent", "metadata: {name: %s}" % name, "spec:",
-             "  envPolicy: isolated", "  argv: " + json.dumps(argv), *SPEC.get(name, []), "  env:"]
-    return "\n".join(lines + ["    %s: %s" % (k, json.dumps(v)) for k, v in env.items()])
+    lines, more = rules(name)
+    env.update(more)
+    head = ["apiVersion: spawnlet.dev/v1alpha1", "kind: Agent", "metadata: {name: %s}" % name, "spec:",
+             "  envPolicy: isolated", "  argv: " + json.dumps(argv), *lines, "  env:"]
+    return "\n".join(head + ["    %s: %s" % (k, json.dumps(v)) for k, v in env.items()])
 
 
 def main(argv):

@@ -30,6 +30,7 @@ and the user text may hold directives in double square brackets:
   [[slow:N]]                stream the text in small pieces over N seconds (N may be a decimal)
   [[wait:N]]                send the headers, then nothing for N seconds, then go on
   [[hang]]                  send the headers, then nothing until the client hangs up
+  [[hang:K]]                the same, but only the first K times that such a request comes, whatever its text
   [[stall]]                 send half of the text, then nothing until the client hangs up
   [[drop]]                  send half of the text, then close the connection
   [[error:CODE]]            answer with HTTP status CODE, each time
@@ -402,6 +403,14 @@ def selftest():
         except OSError:
             pass
         checks += 5
+    path, make = next(iter(bodies.items()))
+    try:
+        post(path, dict(make("silent once [[hang:1]]"), stream=True), timeout=0.3)
+        raise AssertionError("did not hang")
+    except OSError:
+        pass
+    post(path, make("silent once [[hang:1]] and more"))
+    checks += 2
     done = dict(bodies["/v1/messages"](prompt))
     done["messages"] += [
         {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "write_file", "input": {}}]},

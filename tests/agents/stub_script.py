@@ -245,6 +245,11 @@ class Model:
     def next_id(self, stem):
         return "%s_stub%06d" % (stem, next(self.ids))
 
+    def count(self, key):
+        with self.lock:
+            self.counts[key] = self.counts.get(key, 0) + 1
+            return self.counts[key]
+
     def decide(self, req):
         """Turn a request into a Turn."""
         text, number, results = req.script()
@@ -273,17 +278,16 @@ class Model:
                 t.text = t.text or "slowly preparing a tool call"
             elif kind == "wait":
                 t.wait = float(arg or 1)
+            elif kind == "hang" and arg:
+                # Of all requests: an agent may send the text once more, with the next one.
+                t.hang = self.count((kind, arg)) <= int(arg)
             elif kind in ("hang", "stall", "drop"):
                 setattr(t, kind, True)
                 if kind != "hang":
                     t.text = t.text or "half a text"
             elif kind == "error":
                 code, _, times = arg.partition(":")
-                key = (text, number, kind, arg)
-                with self.lock:
-                    self.counts[key] = self.counts.get(key, 0) + 1
-                    count = self.counts[key]
-                if not times or count <= int(times):
+                if not times or self.count((text, number, kind, arg)) <= int(times):
                     t.error = int(code or 500)
             elif kind == "big":
                 n = int(arg or 100000)

@@ -198,15 +198,17 @@ async fn a_model_named_loosely_is_set_and_one_that_there_is_not_sends_nothing() 
         let told = work.caller.prompt(&arguments).await;
         assert_eq!(told["status"], "configuration_required", "{told:#}");
         assert_eq!(told["promptDispatched"], false, "{told:#}");
-        let issue = &told["issues"][0];
-        assert_eq!(
-            (&issue["parameter"], &issue["reason"]),
-            (&json!("model"), &json!("unsupported"))
-        );
-        let candidates = issue["candidates"].as_array().unwrap();
-        assert!(!candidates.is_empty(), "{told:#}");
         assert_eq!(work.caller.status(&told["sessionId"]).await["status"], "idle");
-        let Loose { said, value, asked } = traits(&agent).loose_model;
+        let issue = &told["issues"][0];
+        let loose = traits(&agent).loose_model;
+        let reason = if loose.is_some() { "unsupported" } else { "missing_category_option" };
+        assert_eq!((&issue["parameter"], &issue["reason"]), (&json!("model"), &json!(reason)));
+        let candidates = issue["candidates"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let Some(Loose { said, value, asked }) = loose else {
+            assert!(candidates.is_empty(), "{told:#}");
+            work.finish().await;
+            continue;
+        };
         assert!(candidates.iter().any(|candidate| candidate["value"] == value), "{told:#}");
 
         arguments["sessionId"] = told["sessionId"].clone();

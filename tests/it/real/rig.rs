@@ -25,11 +25,18 @@ pub(super) struct Rig {
     daemon: Child,
     daemon_out: Out,
     address: String,
+    /// Arguments of `serve`.
+    settings: Vec<String>,
 }
 
 impl Rig {
     /// Starts the stub and the daemon, with `manifests` (and the Agent) in its watched directory.
     pub(super) async fn start(agent: &str, manifests: &str) -> Self {
+        Self::start_with(agent, manifests, &[]).await
+    }
+
+    /// The same, of a daemon that is configured by `KEY=VALUE`.
+    pub(super) async fn start_with(agent: &str, manifests: &str, settings: &[&str]) -> Self {
         let dir = TempDir::new().unwrap();
         for name in ["work", "home", "manifests"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
@@ -55,8 +62,10 @@ impl Rig {
             manifests.replace("{agent}", agent).replace("{work}", work.to_str().unwrap());
         let path = dir.path().join("manifests/all.yaml");
         std::fs::write(path, format!("{manifest}\n---\n{manifests}")).unwrap();
-        let (daemon, daemon_out, address) = serve(dir.path()).await;
-        Self { dir, stub, _stub: child, daemon, daemon_out, address }
+        let settings: Vec<_> =
+            settings.iter().flat_map(|&setting| ["--set".to_owned(), setting.to_owned()]).collect();
+        let (daemon, daemon_out, address) = serve(dir.path(), &settings).await;
+        Self { dir, stub, _stub: child, daemon, daemon_out, address, settings }
     }
 
     /// The directory that sessions work in.
@@ -126,6 +135,20 @@ impl Rig {
         while !next(&mut out).await.ends_with(name) {}
     }
 
+    /// Watches until the agent asks for a permission in a turn: the request's name.
+    pub(super) async fn asks(&self, turn: &str) -> String {
+        let mut watch = self.command(&["get", "permissionrequests", "-w", "-o", "name"]);
+        let mut child = watch.stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = lines(&mut child);
+        loop {
+            let request = next(&mut out).await;
+            let record = self.record(&request).await;
+            if record["spec"]["turn"] == turn && record["status"]["phase"] == "Pending" {
+                return record["metadata"]["name"].as_str().unwrap().to_owned();
+            }
+        }
+    }
+
     /// Waits until the model is asked with this as the last user text: the stub's log entry.
     pub(super) async fn asked(&mut self, text: &str) -> Value {
         loop {
@@ -153,8 +176,23 @@ impl Rig {
 
     /// Kills the daemon as a crash would, and starts it again.
     pub(super) async fn crash_and_restart(&mut self) {
+        self.crash().await;
+        self.restart().await;
+    }
+
+    /// Kills the daemon as a crash would.
+    pub(super) async fn crash(&mut self) {
         self.daemon.kill().await.unwrap();
-        (self.daemon, self.daemon_out, self.address) = serve(self.dir.path()).await;
+    }
+
+    /// Starts the daemon again.
+    pub(super) async fn restart(&mut self) {
+        (self.daemon, self.daemon_out, self.address) = serve(self.dir.path(), &self.settings).await;
+    }
+
+    /// Sends the daemon's process a signal.
+    pub(super) fn signal_daemon(&self, signal: rustix::process::Signal) {
+        signal_process(self.daemon.id().unwrap().into(), signal);
     }
 
     /// Ends the daemon as a service manager does; what its agents started is gone with it. Then
@@ -162,13 +200,11 @@ impl Rig {
     pub(super) async fn stop_and_restart(&mut self) {
         self.terminate().await;
         assert_eq!(self.processes(), [""; 0], "left by the daemon");
-        (self.daemon, self.daemon_out, self.address) = serve(self.dir.path()).await;
+        self.restart().await;
     }
 
     async fn terminate(&mut self) {
-        let pid = self.daemon.id().unwrap();
-        let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.signal_daemon(rustix::process::Signal::TERM);
         let status = timeout(DEADLINE, self.daemon.wait()).await.unwrap().unwrap();
         assert!(status.success(), "the daemon ended with {status}");
     }
@@ -176,6 +212,13 @@ impl Rig {
     /// Where MCP clients find the daemon.
     pub(super) fn mcp_url(&self) -> String {
         format!("{}/mcp", self.address)
+    }
+
+    /// Creates or changes objects, as an operator's file says.
+    pub(super) async fn apply(&self, text: &str) {
+        let path = self.dir.path().join("applied.yaml");
+        std::fs::write(&path, text).unwrap();
+        self.cli(&["apply", "-f", path.to_str().unwrap()]).await;
     }
 
     /// Adds a file to the watched directory.
@@ -189,15 +232,27 @@ impl Rig {
     /// The command lines of all processes that agents of this daemon started: those whose
     /// environment has the daemon's mark and this case's home directory.
     pub(super) fn processes(&self) -> Vec<String> {
+        self.marked("").into_iter().map(|(_, line)| line).collect()
+    }
+
+    /// Number and command line of the processes of one session.
+    pub(super) fn tree(&self, session: &str) -> Vec<(u64, String)> {
+        self.marked(&format!("SPAWNLET_SESSION_NAME={session}\0"))
+    }
+
+    fn marked(&self, more: &str) -> Vec<(u64, String)> {
         let home = self.dir.path().join("home");
         let home = home.to_str().unwrap().as_bytes();
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let name = entry.file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
             // Gone, or another user's.
             let Ok(environ) = std::fs::read(entry.path().join("environ")) else { continue };
-            if contains(&environ, b"SPAWNLET_INSTANCE=") && contains(&environ, home) {
+            let marks: [&[u8]; 3] = [b"SPAWNLET_INSTANCE=", home, more.as_bytes()];
+            if marks.iter().all(|mark| mark.is_empty() || contains(&environ, mark)) {
                 let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-                found.push(String::from_utf8_lossy(&line).replace('\0', " "));
+                found.push((pid, String::from_utf8_lossy(&line).replace('\0', " ")));
             }
         }
         found
@@ -235,8 +290,14 @@ fn python(program: &str) -> Command {
     command
 }
 
+/// Sends a process a signal, if it is there.
+pub(super) fn signal_process(pid: u64, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    let _ = rustix::process::kill_process(pid, signal);
+}
+
 /// The daemon, its output, and its address.
-async fn serve(dir: &Path) -> (Child, Out, String) {
+async fn serve(dir: &Path, settings: &[String]) -> (Child, Out, String) {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
     let mut daemon = Command::new(env!("CARGO_BIN_EXE_spawnlet"))
         .arg("serve")
@@ -245,6 +306,7 @@ async fn serve(dir: &Path) -> (Child, Out, String) {
         .arg("--manifests")
         .arg(dir.join("manifests"))
         .args(["--listen", "127.0.0.1:0"])
+        .args(settings)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
