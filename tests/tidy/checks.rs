@@ -12,6 +12,8 @@ const WALLS: &[(&str, &[&str])] = &[
     ("clock", &["api"]),
     // It does nothing but in tests of crashes, so that whoever changes the world may name it.
     ("failpoint", &[]),
+    // A driver for tests, compiled with them alone.
+    ("fuzz", &[]),
     ("ports", &["api"]),
     ("secret", &["api", "ports"]),
     ("options", &["api"]),
