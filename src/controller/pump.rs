@@ -31,6 +31,7 @@ use crate::store::records::{self, Records};
 use super::live::{Entry, Registry};
 use super::output::{FLUSH_AFTER, FLUSH_BYTES, Output};
 use super::process::{Events, ProcessEvent};
+use super::services::Desk;
 use super::{ObjectKey, Queue};
 
 /// Activities that are shown of a running turn.
@@ -54,6 +55,8 @@ pub(super) struct Pump {
     pub(super) clock: SharedClock,
     pub(super) acp: mpsc::Receiver<Event>,
     pub(super) process: Box<dyn Events>,
+    /// Takes what the agent asks for.
+    pub(super) desk: Desk,
     /// Standard error was read to its end.
     pub(super) stderr_end: CancellationToken,
     /// What an agent says passes by it before anything is kept.
@@ -224,7 +227,11 @@ impl Pump {
                 self.with_prompt(&turn, |prompt| prompt.written_at = Some(now.mono));
                 self.poke();
             }
-            Event::CancelWritten { .. } => self.state.is_cancel_written = true,
+            Event::CancelWritten { .. } => {
+                self.state.is_cancel_written = true;
+                self.desk.cancel();
+            }
+            Event::Service(job) => self.desk.begin(job),
             Event::PromptEnded { turn, outcome } => self.on_prompt_ended(&turn, outcome).await,
             Event::PermissionAsked(asked) => self.on_permission(asked, now.time),
             Event::Noise { count, .. } => {
@@ -439,6 +446,7 @@ impl Pump {
         turn: &Uid,
         outcome: Result<event::PromptEnd, event::Failure>,
     ) {
+        self.desk.end_turn();
         self.begin(turn);
         let is_after_cancel = self.state.is_cancel_written || self.was_cancelled_unwritten(turn);
         let (answer, usage) = match outcome {
