@@ -377,9 +377,9 @@ struct Variable {
 /// Reads a request: whose it is and what it asks for. `None`: the method is another one.
 fn read(method: &str, params: Option<&RawValue>) -> Option<Result<(String, Call), Refused>> {
     let build: fn(Params) -> Option<Call> = match method {
-        "fs/read_text_file" => |it| {
-            Some(Call::Read { path: it.path?, line: it.line, limit: it.limit })
-        },
+        "fs/read_text_file" => {
+            |it| Some(Call::Read { path: it.path?, line: it.line, limit: it.limit })
+        }
         "fs/write_text_file" => |it| Some(Call::Write { path: it.path?, content: it.content? }),
         "terminal/create" => |it| {
             let limit = it.output_byte_limit.and_then(|limit| usize::try_from(limit).ok());

@@ -166,8 +166,7 @@ impl Folders {
                     Err(errno) => return Err(errno.into()),
                 }
                 let flags = flags | OFlags::NOFOLLOW;
-                directory =
-                    rustix::fs::openat(&directory, name.as_os_str(), flags, Mode::empty())?;
+                directory = rustix::fs::openat(&directory, name.as_os_str(), flags, Mode::empty())?;
             }
             directory
         };

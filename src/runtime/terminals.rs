@@ -423,7 +423,8 @@ impl Tail {
         bytes.extend_from_slice(back);
         let is_within = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
         // A character has at most four bytes: three of a cut one may be left.
-        let broken = if self.is_cut { bytes.iter().take(3).take_while(is_within).count() } else { 0 };
+        let broken =
+            if self.is_cut { bytes.iter().take(3).take_while(is_within).count() } else { 0 };
         let text = String::from_utf8_lossy(&bytes[broken..]);
         let over = text.len().saturating_sub(self.bytes_max);
         let from = text.ceil_char_boundary(over);

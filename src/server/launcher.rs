@@ -107,11 +107,7 @@ impl Launcher for RuntimeLauncher {
             stdout: Box::new(stdout),
             stderr: Box::new(stderr),
             events: Box::new(TreeEvents::new(from, services.terminals())),
-            control: Box::new(Tree {
-                process,
-                terminals: services.terminals(),
-                _secrets: lease,
-            }),
+            control: Box::new(Tree { process, terminals: services.terminals(), _secrets: lease }),
             services: Box::new(services),
         })
     }

@@ -81,9 +81,10 @@ impl Services for AgentServices {
             }
             Call::Create(new) => match self.terminals.reserve(new.output_bytes_max) {
                 Ok(place) => {
-                    let cwd = new.cwd.clone().map(|path| {
-                        self.with_folders(move |folders| folders.directory(&path))
-                    });
+                    let cwd = new
+                        .cwd
+                        .clone()
+                        .map(|path| self.with_folders(move |folders| folders.directory(&path)));
                     Box::pin(create(place, Arc::clone(&self.ground), new, cwd))
                 }
                 Err(error) => now(Err(of_terminals(&error))),
@@ -148,8 +149,7 @@ async fn find(
 ) -> Result<PathBuf, Refusal> {
     let (command, ground) = (command.to_owned(), Arc::clone(ground));
     let (path, cwd) = (env.get(OsStr::new("PATH")).cloned(), cwd.to_owned());
-    let look =
-        move || executable::resolve(&command, &ground.path, path.as_deref(), &cwd);
+    let look = move || executable::resolve(&command, &ground.path, path.as_deref(), &cwd);
     match tokio::task::spawn_blocking(look).await {
         Ok(found) => found.map_err(|error| Refusal::Refused(error.to_string())),
         Err(_) => Err(Refusal::Failed("the program could not be looked for".to_owned())),

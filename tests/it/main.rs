@@ -27,6 +27,7 @@ mod real;
 mod restarts;
 mod runtime;
 mod secrets;
+mod services;
 mod spawn;
 mod starts;
 mod stops;
