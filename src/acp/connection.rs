@@ -35,6 +35,9 @@ const COMMANDS_MAX: usize = 32;
 const EVENTS_MAX: usize = 256;
 /// With so many answers waiting for the agent to read them nothing more is read from it.
 const ANSWERS_MAX: usize = 64;
+/// How many answers to the agent's calls are taken ahead: each may be a large text, and who has one
+/// waits.
+const SERVED_MAX: usize = 1;
 /// The room that a call without a prompt is reckoned with.
 const COMMAND_BYTES: usize = 1024;
 
@@ -309,8 +312,7 @@ where
     R: AsyncRead + Unpin,
 {
     let (sender, commands) = mpsc::channel(COMMANDS_MAX);
-    // One: each may be a large text, and who sends waits.
-    let (send_served, served) = mpsc::channel(1);
+    let (send_served, served) = mpsc::channel(SERVED_MAX);
     let (room, close, counters) = (Room::default(), CancellationToken::new(), Arc::default());
     let service = Service {
         reader: LineReader::new(stdout, FRAME_BYTES_MAX),
