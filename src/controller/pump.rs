@@ -5,6 +5,7 @@
 //! does not, so that ten thousand updates make no pass.
 
 mod permission;
+mod usage;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,11 +19,9 @@ use crate::api::report::Trigger;
 use crate::api::turn::Activity;
 use crate::api::{TurnSpec, Uid};
 use crate::clock::{Mono, SharedClock};
-use crate::plan::budget;
-use crate::plan::usage::Report;
 use crate::plan::world::{
-    Call, CallFailure, CallFailureKind, Fault, Initialized, OpenAs, Opened, Prompt, PromptEnd,
-    Stage, StopReason,
+    Call, CallFailure, CallFailureKind, Fault, Initialized, Opened, Prompt, PromptEnd, Stage,
+    StopReason,
 };
 use crate::secret::Redactor;
 use crate::store::SharedBlobs;
@@ -380,48 +379,6 @@ impl Pump {
             open.insert(tool.id.clone(), now);
         }
         self.entry.view().tool_heard = open.values().max().copied();
-    }
-
-    /// Takes a report of tokens and cost in.
-    fn note_usage(&mut self, update: &Update) {
-        if update.kind != UpdateKind::UsageUpdate {
-            return;
-        }
-        let Some(told) = crate::acp::usage::read(&update.raw) else { return };
-        let report =
-            Report { used: told.used, size: told.size, cost: told.cost, currency: told.currency };
-        let mut view = self.entry.view();
-        let is_new = matches!(view.acp.opened_as, Some(OpenAs::New));
-        let spent = view.usage.take(report, is_new);
-        let is_of_turn = |turn: &Uid| match &update.turn {
-            Some(of) => of == turn,
-            None => update.late && self.state.held.as_ref().is_some_and(|held| held.turn == *turn),
-        };
-        let prompt = view.prompt.as_mut().filter(|it| is_of_turn(&it.turn));
-        if let Some(prompt) = prompt {
-            prompt.spent.tokens = prompt.spent.tokens.saturating_add(spent.tokens);
-            prompt.spent.cost += spent.cost;
-        }
-        drop(view);
-        // Many agents report right behind their answer: once a turn that is worth a look.
-        if update.late && !self.state.is_late_usage_told {
-            self.state.is_late_usage_told = true;
-            self.poke();
-        }
-    }
-
-    /// The turn may have used more than its budget by now: the planner is told once.
-    fn note_excess(&self, turn: &Uid, now: Mono) {
-        let mut is_new = false;
-        self.with_prompt(turn, |prompt| {
-            if prompt.over_budget_since.is_none() && budget::excess(prompt).is_some() {
-                prompt.over_budget_since = Some(now);
-                is_new = true;
-            }
-        });
-        if is_new {
-            self.poke();
-        }
     }
 
     fn note_activity(&self, kind: &str, message: Option<&str>) {
