@@ -52,7 +52,7 @@ fn every_policy_gives_what_its_row_of_the_table_says() {
     assert_eq!(told("deny-all", "deny"), none);
     let reads = [write, run].map(|method| refused(method, "approve-reads")).join(" | ");
     assert_eq!(told("approve-reads", "reads"), format!("old text | {reads}"));
-    assert_eq!(told("approve-all", "all"), "old text | written | 0: out");
+    assert_eq!(told("approve-all", "all"), "old text | written | 0: out\n");
     assert_eq!(std::fs::read_to_string(path("work/all/file")).unwrap(), "new");
     for name in ["deny", "reads"] {
         assert!(!daemon.path("work").join(name).exists());
