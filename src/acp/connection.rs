@@ -22,6 +22,7 @@ use super::machine::{Machine, Sent};
 use super::outbox::{Line, Outbox, Room, WRITE_QUEUE_BYTES_MAX};
 use super::permission::Answer;
 use super::roots::Roots;
+use super::services::{Refusal, Reply};
 use crate::api::Uid;
 use crate::api::agent::{AdditionalDirectories, McpServer, Permissions};
 use crate::clock::SharedClock;
@@ -34,6 +35,9 @@ const COMMANDS_MAX: usize = 32;
 const EVENTS_MAX: usize = 256;
 /// With so many answers waiting for the agent to read them nothing more is read from it.
 const ANSWERS_MAX: usize = 64;
+/// How many answers to the agent's calls are taken ahead: each may be a large text, and who has one
+/// waits.
+const SERVED_MAX: usize = 1;
 /// The room that a call without a prompt is reckoned with.
 const COMMAND_BYTES: usize = 1024;
 
@@ -116,6 +120,9 @@ pub enum Refused {
     Closed,
 }
 
+/// What became of a call that was carried out.
+type Served = (u64, Result<Reply, Refusal>);
+
 struct Envelope {
     command: Command,
     room: usize,
@@ -125,6 +132,7 @@ struct Envelope {
 #[derive(Clone)]
 pub struct Handle {
     commands: mpsc::Sender<Envelope>,
+    served: mpsc::Sender<Served>,
     room: Room,
     close: CancellationToken,
     counters: Arc<Counters>,
@@ -227,6 +235,17 @@ impl Handle {
         self.send(Command::Answer { request, answer }, 0)
     }
 
+    /// Answers a call of [`Event::Service`]. It waits while much waits for the agent to read it; of
+    /// a connection that has ended nothing is waited for.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the call may stay unanswered.
+    pub async fn serve(&self, request: u64, outcome: Result<Reply, Refusal>) {
+        // The agent is gone.
+        let _ = self.served.send((request, outcome)).await;
+    }
+
     /// Closes the session; then [`Event::SessionClosed`]. Only for agents that declare it.
     ///
     /// # Errors
@@ -270,6 +289,7 @@ pub struct Service<R, W> {
     reader: LineReader<R>,
     outbox: Outbox<W, Sent>,
     commands: mpsc::Receiver<Envelope>,
+    served: mpsc::Receiver<Served>,
     close: CancellationToken,
     events: mpsc::Sender<Event>,
     machine: Machine,
@@ -292,11 +312,13 @@ where
     R: AsyncRead + Unpin,
 {
     let (sender, commands) = mpsc::channel(COMMANDS_MAX);
+    let (send_served, served) = mpsc::channel(SERVED_MAX);
     let (room, close, counters) = (Room::default(), CancellationToken::new(), Arc::default());
     let service = Service {
         reader: LineReader::new(stdout, FRAME_BYTES_MAX),
         outbox: Outbox::new(stdin, room.clone()),
         commands,
+        served,
         close: close.clone(),
         events,
         clock: options.clock.clone(),
@@ -304,7 +326,7 @@ where
         room: room.clone(),
         answers: (0, 0),
     };
-    (Handle { commands: sender, room, close, counters }, service)
+    (Handle { commands: sender, served: send_served, room, close, counters }, service)
 }
 
 impl<R, W> Service<R, W>
@@ -331,6 +353,7 @@ where
             let due = self.machine.deadline().map(|deadline| deadline.since(now));
             let takes_calls = is_open && self.machine.events.len() < EVENTS_MAX;
             let may_read = !at_end && self.may_read();
+            let takes_answers = self.takes_answers();
             tokio::select! {
                 biased;
                 // Cancel safe: a permit that is not used is given back.
@@ -355,6 +378,10 @@ where
                     Some(envelope) => self.obey(envelope),
                     None => self.close.cancel(),
                 },
+                // Cancel safe.
+                Some((request, outcome)) = self.served.recv(), if takes_answers => {
+                    self.machine.served(request, outcome);
+                }
                 // Cancel safe: the deadline is taken anew each time.
                 () = tokio::time::sleep(due.unwrap_or_default()), if due.is_some() => {
                     self.machine.on_time(self.clock.now().mono);
@@ -371,11 +398,12 @@ where
     }
 
     fn may_read(&self) -> bool {
+        self.machine.events.is_empty() && !self.outbox.is_flushing() && self.takes_answers()
+    }
+
+    const fn takes_answers(&self) -> bool {
         let (count, bytes) = self.answers;
-        self.machine.events.is_empty()
-            && !self.outbox.is_flushing()
-            && count < ANSWERS_MAX
-            && bytes < WRITE_QUEUE_BYTES_MAX
+        count < ANSWERS_MAX && bytes < WRITE_QUEUE_BYTES_MAX
     }
 
     fn obey(&mut self, envelope: Envelope) {

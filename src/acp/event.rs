@@ -4,6 +4,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::permission::{Choice, Verdict};
+use super::services::Job;
 use crate::api::Uid;
 use crate::api::session::Capabilities;
 use crate::options::Snapshot;
@@ -50,6 +51,8 @@ pub enum Event {
     SessionClosed,
     /// The agent asked for permission.
     PermissionAsked(PermissionAsked),
+    /// The agent asked for a file or a terminal, and may have it: to be carried out.
+    Service(Job),
     /// The agent sent something else that is well formed: a request that was refused, or a
     /// notification that means nothing to us. It counts as activity.
     Traffic {

@@ -3,7 +3,7 @@
 //!
 //! Invariants: events leave in the order of the wire; an answer counts only if its id is, letter by
 //! letter, that of a request whose line was written whole, and only once; one prompt at a time; a
-//! `session/cancel` is never sent off after its turn's answer. What an agent asks is in `requests`.
+//! `session/cancel` is never sent off after its turn's answer. What an agent asks is in `requests` and `services`.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use super::event::{
     Event, Failure, FailureKind, Fault, NAME_BYTES_MAX, Opened, Update, UpdateKind, cut,
 };
 use super::permission::ToolCalls;
-use super::requests::OpenRequest;
+use super::requests::Unanswered;
+use super::services::Serving;
 use super::update::Reported;
 use super::wire::{self, Asked};
 use crate::api::Uid;
@@ -114,7 +115,8 @@ pub(super) struct Machine {
     pub(super) is_cancelled: bool,
     snapshot: Snapshot,
     pub(super) tools: ToolCalls,
-    pub(super) open_requests: Vec<OpenRequest>,
+    pub(super) open_requests: Vec<Unanswered>,
+    pub(super) serving: Serving,
     pub(super) next_request: u64,
     noise: VecDeque<Mono>,
     pub(super) is_broken: bool,
@@ -141,6 +143,7 @@ impl Machine {
             snapshot: Snapshot::default(),
             tools: ToolCalls::default(),
             open_requests: Vec::new(),
+            serving: Serving::default(),
             next_request: 1,
             noise: VecDeque::new(),
             is_broken: false,

@@ -7,7 +7,7 @@
 //!
 //! Invariants: every buffer is bounded; every request of an agent is answered; nothing that an
 //! agent writes makes this module panic or drop an event; back-pressure is the only answer to a
-//! slow reader. Deliberately absent: processes, deadlines of calls (they are the caller's), the
+//! slow reader. Deliberately absent: processes, files, deadlines of calls (they are the caller's), the
 //! store, and the protocol's aggregate types, which do not parse what a newer agent sends.
 
 pub mod codec;
@@ -19,6 +19,7 @@ mod outbox;
 pub mod permission;
 mod requests;
 pub mod roots;
+pub mod services;
 mod update;
 pub mod usage;
 mod wire;

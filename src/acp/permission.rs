@@ -58,6 +58,32 @@ pub fn judge(policy: Permissions, kind: Option<&str>, inside: bool) -> Verdict {
     }
 }
 
+/// What a file or terminal service would do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Read a file.
+    Read,
+    /// Write a file.
+    Write,
+    /// Start a program.
+    Run,
+    /// Use a terminal that was started.
+    Use,
+}
+
+/// The policy, for files and terminals. Whether a path is inside is judged where it is opened.
+#[must_use]
+pub const fn judge_service(policy: Permissions, need: Need) -> Verdict {
+    match (policy, need) {
+        (Permissions::DenyAll, _) => Verdict::Reject,
+        (Permissions::ApproveReads, Need::Write | Need::Run | Need::Use) => Verdict::Reject,
+        (Permissions::Ask, Need::Write | Need::Run) => Verdict::Wait,
+        (Permissions::ApproveReads | Permissions::Ask | Permissions::ApproveAll, _) => {
+            Verdict::Allow
+        }
+    }
+}
+
 /// The option to pick: the first of the right kind, if any.
 #[must_use]
 pub fn pick(options: &[Choice], allow: bool) -> Option<&str> {

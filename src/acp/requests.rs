@@ -1,5 +1,5 @@
-//! What an agent asks of us. Every request gets an answer; file system and terminals are not
-//! offered, so permission is all that there is to ask for.
+//! What an agent asks of us: permission here, files and terminals in `services`. Every request gets
+//! an answer.
 
 use std::borrow::Cow;
 
@@ -8,21 +8,23 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::codec::ID_BYTES_MAX;
-use super::event::{Event, NAME_BYTES_MAX, PermissionAsked, cut};
+use super::event::{Event, NAME_BYTES_MAX, PermissionAsked, ToolUpdate, cut};
 use super::machine::{Machine, Outgoing, Sent};
 use super::permission::{Answer, Choice, Verdict, choices, judge, pick};
+use super::services::Call;
 use super::update::details;
 use super::wire;
+use crate::api::Uid;
 
 /// How many requests of an agent may wait for an answer.
 const OPEN_REQUESTS_MAX: usize = 64;
 
 /// JSON-RPC's codes.
 const METHOD_NOT_FOUND: i32 = -32601;
-const INVALID_PARAMS: i32 = -32602;
-const INTERNAL_ERROR: i32 = -32603;
+pub(super) const INVALID_PARAMS: i32 = -32602;
+pub(super) const INTERNAL_ERROR: i32 = -32603;
 /// The protocol's own: the asker took its request back.
-const REQUEST_CANCELLED: i32 = -32800;
+pub(super) const REQUEST_CANCELLED: i32 = -32800;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -35,13 +37,31 @@ struct Params<'a> {
     options: &'a RawValue,
 }
 
-/// A request for permission that waits.
+/// A request that waits for somebody's decision.
 #[derive(Debug)]
-pub(super) struct OpenRequest {
-    request: u64,
-    id: Box<RawValue>,
-    call: String,
-    offered: Vec<Choice>,
+pub(super) struct Unanswered {
+    pub(super) request: u64,
+    pub(super) id: Box<RawValue>,
+    pub(super) subject: Subject,
+}
+
+/// What a decision is waited for.
+#[derive(Debug)]
+pub(super) enum Subject {
+    /// A tool call of the agent's, and the answers that it offers.
+    Tool { call: String, offered: Vec<Choice> },
+    /// Something that we are to do, and for which turn.
+    Service { call: Call, turn: Option<Uid> },
+}
+
+impl Unanswered {
+    /// What it holds while it waits.
+    pub(super) fn bytes(&self) -> usize {
+        match &self.subject {
+            Subject::Tool { .. } => 0,
+            Subject::Service { call, .. } => call.bytes(),
+        }
+    }
 }
 
 impl Machine {
@@ -51,7 +71,14 @@ impl Machine {
                 Ok(()) => return,
                 Err(refusal) => refusal,
             },
-            _ => (METHOD_NOT_FOUND, format!("method not found: {}", cut(method, NAME_BYTES_MAX))),
+            _ => match self.on_service(id, method, params) {
+                Some(Ok(())) => return,
+                Some(Err(refusal)) => refusal,
+                None => {
+                    let method = cut(method, NAME_BYTES_MAX);
+                    (METHOD_NOT_FOUND, format!("method not found: {method}"))
+                }
+            },
         };
         let (code, message) = refusal;
         self.reply(id, Err((code, &message)));
@@ -81,16 +108,14 @@ impl Machine {
         self.tools.learn(&call, &said);
         let verdict = self.judge(&call);
         if verdict == Verdict::Wait {
-            if self.open_requests.len() >= OPEN_REQUESTS_MAX {
-                let message = format!("more than {OPEN_REQUESTS_MAX} requests are open");
-                return Err((INTERNAL_ERROR, message));
-            }
+            self.has_room()?;
             let request = self.take_number();
-            let mut asked = self.asked(request, &call, verdict, None);
+            let mut asked = self.asked(request, self.tools.summary(&call), verdict, None);
             asked.targets = self.tools.targets(&call);
             asked.offered.clone_from(&offered);
             self.events.push_back(Event::PermissionAsked(asked));
-            self.open_requests.push(OpenRequest { request, id: id.to_owned(), call, offered });
+            let subject = Subject::Tool { call, offered };
+            self.open_requests.push(Unanswered { request, id: id.to_owned(), subject });
             return Ok(());
         }
         self.conclude(id, &call, verdict, &offered);
@@ -120,27 +145,35 @@ impl Machine {
         };
         self.select(id, picked);
         let request = self.take_number();
-        self.tell(request, call, verdict, picked.map(str::to_owned));
+        self.tell(request, self.tools.summary(call), verdict, picked.map(str::to_owned));
     }
 
-    fn take_number(&mut self) -> u64 {
+    /// Refuses one more request where too many are not answered.
+    pub(super) fn has_room(&self) -> Result<(), (i32, String)> {
+        if self.open_requests.len() + self.serving.len() < OPEN_REQUESTS_MAX {
+            return Ok(());
+        }
+        Err((INTERNAL_ERROR, format!("more than {OPEN_REQUESTS_MAX} requests are open")))
+    }
+
+    pub(super) fn take_number(&mut self) -> u64 {
         self.next_request += 1;
         self.next_request
     }
 
-    fn tell(&mut self, request: u64, call: &str, verdict: Verdict, option: Option<String>) {
-        let asked = self.asked(request, call, verdict, option);
+    fn tell(&mut self, request: u64, tool: ToolUpdate, verdict: Verdict, option: Option<String>) {
+        let asked = self.asked(request, tool, verdict, option);
         self.events.push_back(Event::PermissionAsked(asked));
     }
 
-    fn asked(
+    pub(super) fn asked(
         &self,
         request: u64,
-        call: &str,
+        tool: ToolUpdate,
         verdict: Verdict,
         option: Option<String>,
     ) -> PermissionAsked {
-        let (turn, tool) = (self.turn(), self.tools.summary(call));
+        let turn = self.turn();
         let (targets, offered) = (Vec::new(), Vec::new());
         PermissionAsked { request, turn, tool, verdict, option, targets, offered }
     }
@@ -151,16 +184,40 @@ impl Machine {
             return;
         };
         let open = self.open_requests.remove(at);
-        let (verdict, picked) = match answer {
-            Answer::Allow => (Verdict::Answered, pick(&open.offered, true)),
-            Answer::Reject => (Verdict::Answered, pick(&open.offered, false)),
+        let (verdict, allow) = match answer {
+            Answer::Allow => (Verdict::Answered, Some(true)),
+            Answer::Reject => (Verdict::Answered, Some(false)),
             Answer::Cancel => (Verdict::Cancelled, None),
         };
-        self.select(&open.id, picked);
-        self.tell(request, &open.call, verdict, picked.map(str::to_owned));
+        self.settle(open, verdict, allow);
     }
 
-    /// The agent takes a request back (`$/cancel_request`); it gets the error that says so.
+    /// Tells what was decided of a request that waited; nothing: it is cancelled.
+    fn settle(&mut self, open: Unanswered, verdict: Verdict, allow: Option<bool>) {
+        let Unanswered { request, id, subject } = open;
+        match subject {
+            Subject::Tool { call, offered } => {
+                let picked = allow.and_then(|allow| pick(&offered, allow));
+                self.select(&id, picked);
+                let tool = self.tools.summary(&call);
+                self.tell(request, tool, verdict, picked.map(str::to_owned));
+            }
+            Subject::Service { call, turn } => {
+                // What is allowed too late is not done: its turn is over.
+                let allow = allow.filter(|allow| !allow || self.turn() == turn);
+                let picked = allow.map(|allow| if allow { "allow_once" } else { "reject_once" });
+                self.tell(request, call.tool(), verdict, picked.map(str::to_owned));
+                match allow {
+                    Some(true) => self.begin_service(request, id, call),
+                    Some(false) => self.reply(&id, Err((INVALID_PARAMS, "it was denied"))),
+                    None => self.reply(&id, Err((REQUEST_CANCELLED, "the turn is cancelled"))),
+                }
+            }
+        }
+    }
+
+    /// The agent takes a request back (`$/cancel_request`); it gets the error that
+    /// says so. One that is being carried out is answered when that is done.
     pub(super) fn withdraw(&mut self, params: Option<&RawValue>) {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -170,18 +227,21 @@ impl Machine {
         }
         let params = params.and_then(|params| serde_json::from_str::<Params>(params.get()).ok());
         let Some(Params { request_id }) = params else { return };
-        let is_meant = |open: &OpenRequest| open.id.get() == request_id.get();
+        let is_meant = |open: &Unanswered| open.id.get() == request_id.get();
         let Some(at) = self.open_requests.iter().position(is_meant) else { return };
         let open = self.open_requests.remove(at);
         self.reply(&open.id, Err((REQUEST_CANCELLED, "the request was taken back")));
-        self.tell(open.request, &open.call, Verdict::Cancelled, None);
+        let tool = match &open.subject {
+            Subject::Tool { call, .. } => self.tools.summary(call),
+            Subject::Service { call, .. } => call.tool(),
+        };
+        self.tell(open.request, tool, Verdict::Cancelled, None);
     }
 
     /// Answers every request that waits with `cancelled`.
     pub(super) fn cancel_open_requests(&mut self) {
         for open in std::mem::take(&mut self.open_requests) {
-            self.select(&open.id, None);
-            self.tell(open.request, &open.call, Verdict::Cancelled, None);
+            self.settle(open, Verdict::Cancelled, None);
         }
     }
 
@@ -193,7 +253,7 @@ impl Machine {
         self.reply(id, Ok(&outcome));
     }
 
-    fn reply(&mut self, id: &RawValue, outcome: Result<&Value, (i32, &str)>) {
+    pub(super) fn reply(&mut self, id: &RawValue, outcome: Result<&Value, (i32, &str)>) {
         let bytes = wire::answer(id, outcome);
         let sent = Sent::Answer { bytes: bytes.len() };
         self.lines.push(Outgoing { bytes, sent });

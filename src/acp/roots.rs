@@ -1,7 +1,7 @@
 //! Which paths lie inside a session's directories.
 //!
 //! Only a judgement on what an agent says that it will touch: nothing is opened here, so the race
-//! between the look and the use is the agent's. File services of ours will open by `openat2`.
+//! between the look and the use is the agent's. The file services open by `openat2`, whatever was judged here.
 
 use std::path::{Component, Path, PathBuf};
 

@@ -60,13 +60,13 @@ pub(super) fn answer(id: &RawValue, outcome: Result<&Value, (i32, &str)>) -> Vec
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{},{body}}}\n", id.get()).into_bytes()
 }
 
-/// The parameters of `initialize`. File system, terminal and elicitation are not offered.
+/// The parameters of `initialize`. Elicitation is not offered.
 pub(super) fn initialize_params() -> Value {
     json!({
         "protocolVersion": PROTOCOL_VERSION,
         "clientCapabilities": {
-            "fs": {"readTextFile": false, "writeTextFile": false},
-            "terminal": false,
+            "fs": {"readTextFile": true, "writeTextFile": true},
+            "terminal": true,
             "session": {"configOptions": {"boolean": {}}},
         },
         "clientInfo": {"name": "spawnlet", "version": env!("CARGO_PKG_VERSION")},

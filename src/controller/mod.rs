@@ -22,6 +22,7 @@ mod pump;
 pub mod queue;
 mod report;
 mod requests;
+mod services;
 #[cfg(test)]
 mod tests;
 

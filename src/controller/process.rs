@@ -4,8 +4,10 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::acp::services::{Call, Refusal, Reply};
 use crate::api::session::Scope;
 use crate::api::token::SecretToken;
 use crate::api::{Agent, Session};
@@ -60,6 +62,20 @@ pub struct Launched {
     pub events: Box<dyn Events>,
     /// Acts on the tree. Dropping it kills what is left.
     pub control: Box<dyn Control>,
+    /// Files and terminals of the agent.
+    pub services: Box<dyn Services>,
+}
+
+/// Reads and writes files for one agent, and runs programs for it. What it runs is of the agent's
+/// tree: [`Control::kill_tree`] kills it, and [`ProcessEvent::TreeEmpty`] waits for its end.
+pub trait Services: Send + Sync {
+    /// Carries a call out. A terminal is of the turn that runs when this is called, not when the
+    /// future is polled.
+    fn serve(&self, call: Call) -> BoxFuture<'static, Result<Reply, Refusal>>;
+    /// The turn is cancelled: its terminals are killed, and can still be asked for their output.
+    fn kill_terminals(&self);
+    /// The turn is over: its terminals are killed and forgotten.
+    fn release_terminals(&self);
 }
 
 /// What becomes of a process tree.

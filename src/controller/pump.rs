@@ -5,6 +5,7 @@
 //! does not, so that ten thousand updates make no pass.
 
 mod permission;
+mod usage;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,11 +19,9 @@ use crate::api::report::Trigger;
 use crate::api::turn::Activity;
 use crate::api::{TurnSpec, Uid};
 use crate::clock::{Mono, SharedClock};
-use crate::plan::budget;
-use crate::plan::usage::Report;
 use crate::plan::world::{
-    Call, CallFailure, CallFailureKind, Fault, Initialized, OpenAs, Opened, Prompt, PromptEnd,
-    Stage, StopReason,
+    Call, CallFailure, CallFailureKind, Fault, Initialized, Opened, Prompt, PromptEnd, Stage,
+    StopReason,
 };
 use crate::secret::Redactor;
 use crate::store::SharedBlobs;
@@ -31,6 +30,7 @@ use crate::store::records::{self, Records};
 use super::live::{Entry, Registry};
 use super::output::{FLUSH_AFTER, FLUSH_BYTES, Output};
 use super::process::{Events, ProcessEvent};
+use super::services::Desk;
 use super::{ObjectKey, Queue};
 
 /// Activities that are shown of a running turn.
@@ -54,6 +54,8 @@ pub(super) struct Pump {
     pub(super) clock: SharedClock,
     pub(super) acp: mpsc::Receiver<Event>,
     pub(super) process: Box<dyn Events>,
+    /// Takes what the agent asks for.
+    pub(super) desk: Desk,
     /// Standard error was read to its end.
     pub(super) stderr_end: CancellationToken,
     /// What an agent says passes by it before anything is kept.
@@ -225,7 +227,11 @@ impl Pump {
                 self.with_prompt(&turn, |prompt| prompt.written_at = Some(now.mono));
                 self.poke();
             }
-            Event::CancelWritten { .. } => self.state.is_cancel_written = true,
+            Event::CancelWritten { .. } => {
+                self.state.is_cancel_written = true;
+                self.desk.cancel();
+            }
+            Event::Service(job) => self.desk.begin(job),
             Event::PromptEnded { turn, outcome } => self.on_prompt_ended(&turn, outcome).await,
             Event::PermissionAsked(asked) => self.on_permission(asked, now.time),
             Event::Noise { count, .. } => {
@@ -376,48 +382,6 @@ impl Pump {
         self.entry.view().tool_heard = open.values().max().copied();
     }
 
-    /// Takes a report of tokens and cost in.
-    fn note_usage(&mut self, update: &Update) {
-        if update.kind != UpdateKind::UsageUpdate {
-            return;
-        }
-        let Some(told) = crate::acp::usage::read(&update.raw) else { return };
-        let report =
-            Report { used: told.used, size: told.size, cost: told.cost, currency: told.currency };
-        let mut view = self.entry.view();
-        let is_new = matches!(view.acp.opened_as, Some(OpenAs::New));
-        let spent = view.usage.take(report, is_new);
-        let is_of_turn = |turn: &Uid| match &update.turn {
-            Some(of) => of == turn,
-            None => update.late && self.state.held.as_ref().is_some_and(|held| held.turn == *turn),
-        };
-        let prompt = view.prompt.as_mut().filter(|it| is_of_turn(&it.turn));
-        if let Some(prompt) = prompt {
-            prompt.spent.tokens = prompt.spent.tokens.saturating_add(spent.tokens);
-            prompt.spent.cost += spent.cost;
-        }
-        drop(view);
-        // Many agents report right behind their answer: once a turn that is worth a look.
-        if update.late && !self.state.is_late_usage_told {
-            self.state.is_late_usage_told = true;
-            self.poke();
-        }
-    }
-
-    /// The turn may have used more than its budget by now: the planner is told once.
-    fn note_excess(&self, turn: &Uid, now: Mono) {
-        let mut is_new = false;
-        self.with_prompt(turn, |prompt| {
-            if prompt.over_budget_since.is_none() && budget::excess(prompt).is_some() {
-                prompt.over_budget_since = Some(now);
-                is_new = true;
-            }
-        });
-        if is_new {
-            self.poke();
-        }
-    }
-
     fn note_activity(&self, kind: &str, message: Option<&str>) {
         let at = self.clock.now().time;
         let message = message.map(|text| self.redactor.text(text));
@@ -440,6 +404,7 @@ impl Pump {
         turn: &Uid,
         outcome: Result<event::PromptEnd, event::Failure>,
     ) {
+        self.desk.end_turn();
         self.begin(turn);
         let is_after_cancel = self.state.is_cancel_written || self.was_cancelled_unwritten(turn);
         let (answer, usage) = match outcome {

@@ -121,6 +121,20 @@ pub fn for_login(
     env
 }
 
+/// The environment of a program that an agent runs in a terminal: what [`for_login`] gives, what the
+/// agent asks for over it, and nothing of ours: neither its token nor its bound credentials.
+#[must_use]
+pub fn for_terminal(
+    base: &BTreeMap<OsString, OsString>,
+    asked: Vec<(String, String)>,
+) -> BTreeMap<OsString, OsString> {
+    let asked = asked.into_iter().map(|(name, value)| (name.into(), value.into()));
+    let mut env = base.clone();
+    env.extend(asked);
+    env.retain(|name: &OsString, _| !name.as_bytes().starts_with(OWN_PREFIX));
+    env
+}
+
 /// What is inherited by policy, and the Agent's own variables over it.
 fn given(
     inherited: impl IntoIterator<Item = (OsString, OsString)>,

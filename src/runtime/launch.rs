@@ -202,6 +202,23 @@ impl Launcher {
     ///
     /// If the future is dropped, the shim leaves without starting anything, and is reaped.
     pub async fn spawn(&self, spec: LaunchSpec) -> Result<Process, Error> {
+        self.spawn_as(spec, false).await
+    }
+
+    /// The same, with standard error going where standard output goes, in the order of writing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]; nothing runs then.
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`Launcher::spawn`].
+    pub async fn spawn_joined(&self, spec: LaunchSpec) -> Result<Process, Error> {
+        self.spawn_as(spec, true).await
+    }
+
+    async fn spawn_as(&self, spec: LaunchSpec, is_joined: bool) -> Result<Process, Error> {
         let block = self.block(&spec)?;
         // Before there is anything that carries the mark: the backstop asks for it.
         let live = Live::new(&self.inner.live, &spec.instance);
@@ -209,7 +226,7 @@ impl Launcher {
             Some(base) => Some(make_cgroup(base, &spec.instance)?),
             None => None,
         });
-        let (process, gate, greeting) = self.start(live, cgroup.0.clone())?;
+        let (process, gate, greeting) = self.start(live, cgroup.0.clone(), is_joined)?;
         // The listening task removes the directory from here on.
         cgroup.0 = None;
         let mut sender = pipe::Sender::from_owned_fd(gate).map_err(resources("the gate"))?;
@@ -304,6 +321,7 @@ impl Launcher {
         &self,
         live: Live,
         cgroup: Option<PathBuf>,
+        is_joined: bool,
     ) -> Result<(Process, OwnedFd, oneshot::Receiver<Greeting>), Error> {
         // Of std, which makes both ends so that no other program inherits them.
         let pipe = || match std::io::pipe() {
@@ -311,11 +329,18 @@ impl Launcher {
             Err(source) => Err(Error::Resources { what: "a pipe", source }),
         };
         let ((stdin, to_stdin), (from_stdout, stdout)) = (pipe()?, pipe()?);
-        let ((from_stderr, stderr), (lifeline, to_lifeline)) = (pipe()?, pipe()?);
+        let (from_stderr, stderr) = if is_joined {
+            (None, stdout.try_clone().map_err(resources("a pipe"))?)
+        } else {
+            let (from_stderr, stderr) = pipe()?;
+            (Some(from_stderr), stderr)
+        };
+        let (lifeline, to_lifeline) = pipe()?;
         let ((gate, to_gate), (from_status, status)) = (pipe()?, pipe()?);
         let receive = |fd| pipe::Receiver::from_owned_fd(fd).map_err(resources("a pipe"));
         let to_stdin = pipe::Sender::from_owned_fd(to_stdin).map_err(resources("a pipe"))?;
-        let (from_stdout, from_stderr) = (receive(from_stdout)?, receive(from_stderr)?);
+        let from_stdout = receive(from_stdout)?;
+        let from_stderr = from_stderr.map(receive).transpose()?;
         let from_status = receive(from_status)?;
         rustix::io::ioctl_fionbio(&to_lifeline, true)
             .map_err(|errno| resources("a pipe")(errno.into()))?;
@@ -369,7 +394,7 @@ impl Launcher {
             gate: Mutex::new(None),
             stdin: Some(to_stdin),
             stdout: Some(from_stdout),
-            stderr: Some(from_stderr),
+            stderr: from_stderr,
             events: Some(received),
             shared,
             _launcher: self.clone(),

@@ -4,9 +4,11 @@
 //! which waits at a gate until the daemon has recorded who it is ([`launch`], [`process`]); a stop
 //! ends with an empty tree; what an earlier daemon left behind is cleared at start ([`leftovers`]).
 //! [`executable`], [`environment`], [`credentials`], [`home`] and [`scope`] turn an Agent and a
-//! Session into what is started, [`stderr`] keeps what it complains about.
+//! Session into what is started, [`stderr`] keeps what it complains about. [`files`] and
+//! [`terminals`] are what agents may ask of the daemon.
 //!
-//! Invariants: no agent runs that was not recorded first; no process is signalled that is not
+//! Invariants: no agent runs that was not recorded first (what runs in its terminals is not
+//! recorded: it is proven gone before the agent counts as gone, and carries the store's mark); no process is signalled that is not
 //! provably of this store (a child of ours, a descendant of one, or a process that agrees with its
 //! record or carries this store's mark, held by a pidfd before it is looked at); an agent's
 //! arguments and variables are in no other process's; a tree counts as empty only when the shim
@@ -20,6 +22,7 @@ pub mod cgroup;
 pub mod credentials;
 pub mod environment;
 pub mod executable;
+pub mod files;
 pub mod home;
 pub mod launch;
 pub mod leftovers;
@@ -31,6 +34,7 @@ pub mod process;
 pub mod scope;
 pub mod stderr;
 mod sys;
+pub mod terminals;
 #[allow(dead_code, reason = "the shim's half of the protocol is not used here")]
 mod wire;
 

@@ -18,8 +18,11 @@ use crate::controller::process::{
 use crate::plan::world::{Finding, Missing, ProcessIdentity};
 use crate::ports::Inputs;
 use crate::runtime::home::Home;
+use crate::runtime::terminals::Terminals;
 use crate::runtime::{self, LaunchSpec, credentials, environment, executable, leftovers, scope};
 use crate::secret::{Lease, Redactor, Secret, Vault};
+
+use super::services::{AgentServices, Ground};
 
 /// Starts agents under shims.
 pub(super) struct RuntimeLauncher {
@@ -72,6 +75,7 @@ impl Launcher for RuntimeLauncher {
     async fn launch(&self, request: LaunchRequest) -> Result<Launched, LaunchError> {
         let credentials = self.credentials(&request.agent)?;
         let spec = self.spec(&request, &credentials)?;
+        let services = self.services(&request)?;
         // From before the process is there until nothing is kept of it any more.
         let token =
             request.access.as_ref().map(|access| Secret::new(access.token.expose().to_owned()));
@@ -102,8 +106,9 @@ impl Launcher for RuntimeLauncher {
             stdin: Box::new(stdin),
             stdout: Box::new(stdout),
             stderr: Box::new(stderr),
-            events: Box::new(TreeEvents(from)),
-            control: Box::new(Tree { process, _secrets: lease }),
+            events: Box::new(TreeEvents::new(from, services.terminals())),
+            control: Box::new(Tree { process, terminals: services.terminals(), _secrets: lease }),
+            services: Box::new(services),
         })
     }
 
@@ -155,6 +160,19 @@ impl RuntimeLauncher {
                 LaunchError { reason: "CredentialMissing", message }
             },
         )
+    }
+
+    /// What the agent may ask for: in its session's directories, with its environment but for what
+    /// is its own.
+    fn services(&self, request: &LaunchRequest) -> Result<AgentServices, LaunchError> {
+        let (agent, scope) = (&request.agent, &request.scope);
+        let home = self.home(agent)?;
+        let env = environment::for_login(std::env::vars_os(), &agent.spec, home.as_ref());
+        let cwd = PathBuf::from(&scope.cwd);
+        let more = scope.additional_directories.iter().map(PathBuf::from);
+        let roots: Vec<PathBuf> = std::iter::once(cwd.clone()).chain(more).collect();
+        let ground = Ground { cwd, path: agent.spec.path.clone(), env };
+        Ok(AgentServices::new(self.launcher.clone(), &roots, ground))
     }
 
     /// The agent's own home, made and checked, if it has one.
@@ -221,9 +239,10 @@ fn not_found(agent: &Agent, error: &executable::Error) -> LaunchError {
     }
 }
 
-/// A process tree of the runtime's.
+/// A process tree of the runtime's, with those of its terminals.
 struct Tree {
     process: runtime::Process,
+    terminals: Terminals,
     /// The secrets that it has, for as long as anything is kept of it.
     _secrets: Lease,
 }
@@ -243,26 +262,51 @@ impl Control for Tree {
     }
 
     fn kill_tree(&self) {
+        self.terminals.close();
         self.process.kill_tree();
     }
 }
 
-/// A process tree's events, in the loop's words.
-struct TreeEvents(mpsc::Receiver<runtime::ProcessEvent>);
+/// A process tree's events, in the loop's words. It is empty when the agent's own tree is, and those
+/// of its terminals are too.
+struct TreeEvents {
+    from: mpsc::Receiver<runtime::ProcessEvent>,
+    terminals: Terminals,
+    /// The agent's own tree is empty, and its terminals are on their way.
+    is_closing: bool,
+}
+
+impl TreeEvents {
+    const fn new(from: mpsc::Receiver<runtime::ProcessEvent>, terminals: Terminals) -> Self {
+        Self { from, terminals, is_closing: false }
+    }
+}
 
 #[async_trait]
 impl Events for TreeEvents {
     async fn next(&mut self) -> Option<ProcessEvent> {
-        Some(match self.0.recv().await? {
-            runtime::ProcessEvent::Started { pid } => ProcessEvent::Started { pid },
-            runtime::ProcessEvent::ExecFailed { stage, errno } => ProcessEvent::ExecFailed {
-                message: format!("{stage:?}: {}", io::Error::from_raw_os_error(errno)),
-            },
-            runtime::ProcessEvent::Exited(exit) => {
-                ProcessEvent::Exited { status: exit.to_string() }
+        if !self.is_closing {
+            match self.from.recv().await? {
+                runtime::ProcessEvent::Started { pid } => {
+                    return Some(ProcessEvent::Started { pid });
+                }
+                runtime::ProcessEvent::ExecFailed { stage, errno } => {
+                    let message = format!("{stage:?}: {}", io::Error::from_raw_os_error(errno));
+                    return Some(ProcessEvent::ExecFailed { message });
+                }
+                runtime::ProcessEvent::Exited(exit) => {
+                    return Some(ProcessEvent::Exited { status: exit.to_string() });
+                }
+                runtime::ProcessEvent::ShimGone => return Some(ProcessEvent::ShimGone),
+                runtime::ProcessEvent::TreeEmpty => {
+                    self.terminals.close();
+                    self.is_closing = true;
+                }
             }
-            runtime::ProcessEvent::ShimGone => ProcessEvent::ShimGone,
-            runtime::ProcessEvent::TreeEmpty => ProcessEvent::TreeEmpty,
-        })
+        }
+        self.terminals.gone().await;
+        // Nothing comes after it.
+        self.is_closing = false;
+        Some(ProcessEvent::TreeEmpty)
     }
 }

@@ -13,6 +13,7 @@ mod launcher;
 mod listen;
 mod log;
 pub mod login;
+mod services;
 mod start;
 
 use std::process::ExitCode;

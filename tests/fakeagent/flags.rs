@@ -52,6 +52,12 @@ DIRECTIVES in a prompt, done in order; a prompt without any is echoed
   [[offer:KIND,KIND]]                   what the next requests for permission offer
   [[ask:KIND:PATH]]                     asks, waits, and says `permission: OPTION`
   [[ask-more:KIND:PATH]]                asks and does not wait
+  [[fs:read:PATH]] [[fs:write:PATH:TEXT]]
+                                        a file of the client's; says its text or `written`
+  [[terminal:WORDS]]                    a terminal of the client's, to its end; says `CODE: OUTPUT`
+  [[terminal-open:WORDS]]               one that is not waited for; says its id
+  [[rpc:METHOD:JSON]]                   a request with these parameters and the session's id; says
+                                        the result, or `error CODE: MESSAGE`
   [[request:METHOD]]                    a request of any other kind; says the error code
   [[sleep:MS]]                          waits; a cancel ends it
   [[never]]                             waits until it is cancelled

@@ -10,6 +10,7 @@ mod caller;
 mod children;
 mod flags;
 mod memory;
+mod services;
 mod turn;
 mod wire;
 

@@ -13,8 +13,8 @@ use crate::memory;
 use crate::wire::Input;
 
 /// How a turn is to end, and what it has found out on the way.
-struct Turn {
-    session: String,
+pub(crate) struct Turn {
+    pub(crate) session: String,
     meta: Value,
     stop_reason: String,
     error: Option<(i64, String)>,
@@ -153,9 +153,12 @@ impl Agent {
     }
 
     /// Directives that tell about the process, or harm it or its peer.
-    fn obey_more(&mut self, turn: &Turn, name: &str, argument: &str) -> Result<(), Stop> {
+    fn obey_more(&mut self, turn: &mut Turn, name: &str, argument: &str) -> Result<(), Stop> {
         if let Some(text) = self.facts(turn, name, argument)? {
             return Ok(self.stdout.say(&turn.session, &text)?);
+        }
+        if self.use_client(turn, name, argument)? {
+            return Ok(());
         }
         match name {
             "raw" => self.stdout.raw(format!("{argument}\n").as_bytes())?,
@@ -297,7 +300,12 @@ impl Agent {
     }
 
     /// Sends a request and waits for its answer, whatever else comes.
-    fn request(&mut self, turn: &mut Turn, method: &str, params: &Value) -> Result<Value, Stop> {
+    pub(crate) fn request(
+        &mut self,
+        turn: &mut Turn,
+        method: &str,
+        params: &Value,
+    ) -> Result<Value, Stop> {
         let id = self.send_request(method, params)?;
         turn.answer = None;
         loop {

@@ -51,8 +51,8 @@ fn what_an_agent_writes_wrongly_harms_no_other_session() {
     assert_eq!(daemon.response(&running), "before and after");
 
     // Requests for what is not there are answered, and standard error without end is bounded.
-    let ran = daemon.cli(&["prompt", "good", "[[request:fs/read_text_file]][[stderr:5000000]]"]);
-    assert_eq!((ran.code, ran.out.as_str()), (Some(0), "fs/read_text_file: -32601\n"), "{ran:?}");
+    let ran = daemon.cli(&["prompt", "good", "[[request:fs/no_such_method]][[stderr:5000000]]"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), "fs/no_such_method: -32601\n"), "{ran:?}");
     assert!(daemon.ok(&["logs", "good", "--stderr"]).len() <= 1024 * 1024);
 }
 

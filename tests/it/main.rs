@@ -29,6 +29,7 @@ mod real;
 mod restarts;
 mod runtime;
 mod secrets;
+mod services;
 mod slow_disk;
 mod soak;
 mod spawn;

@@ -114,7 +114,7 @@ fn requests_are_answered_under_the_id_that_was_written() {
     for id in ["123456789012345678901234567890", "1.50", "1e3", "\"\\u0041\"", "null", "-7", "1"] {
         let params = json!({"sessionId": "s", "path": "/x"});
         let line = format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"method":"fs/read_text_file","params":{params}}}"#
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"fs/no_such_method","params":{params}}}"#
         );
         bench.machine.on_line(line.as_bytes(), bench.now);
         let answer = bench.machine.lines.pop().unwrap().bytes;

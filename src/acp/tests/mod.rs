@@ -8,5 +8,6 @@ mod lines;
 mod permission;
 mod schema;
 mod service;
+mod services;
 mod session;
 mod settings;

@@ -42,9 +42,8 @@ fn every_request_of_ours_is_one_of_the_schema() {
     let mut bench = Bench::new(options());
     bench.command(Command::Initialize);
     let request: v1::InitializeRequest = sent(&bench, "initialize");
-    assert!(
-        !request.client_capabilities.terminal && !request.client_capabilities.fs.read_text_file
-    );
+    let fs = &request.client_capabilities.fs;
+    assert!(request.client_capabilities.terminal && fs.read_text_file && fs.write_text_file);
     let session = request.client_capabilities.session.unwrap();
     assert!(session.config_options.unwrap().boolean.is_some());
     assert!(request.client_capabilities.elicitation.is_none());

@@ -16,6 +16,7 @@ use crate::controller::process::{
     Access, LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent,
 };
 use crate::controller::pump::{Pump, State};
+use crate::controller::services::Desk;
 use crate::controller::{Controller, ObjectKey, Queue};
 use crate::failpoint::{self, Point};
 use crate::plan::World;
@@ -106,6 +107,7 @@ impl Controller {
         };
         let (events, acp_events) = mpsc::channel(ACP_EVENTS_MAX);
         let (handle, service) = connect(launched.stdin, launched.stdout, options, events);
+        let (desk, work) = Desk::new(launched.services, handle.clone());
         let redactor = self.launcher.redactor();
         let stderr = crate::runtime::stderr::Ring::without_secrets(redactor.clone());
         let view = Live {
@@ -147,6 +149,7 @@ impl Controller {
             clock: Arc::clone(&self.clock),
             acp: acp_events,
             process: launched.events,
+            desk,
             stderr_end: stderr_end.clone(),
             redactor,
             state: State::default(),
@@ -158,7 +161,7 @@ impl Controller {
             stderr_end.cancel();
         };
         self.spawn(async move {
-            tokio::join!(service.run(), pump.run(), drain);
+            tokio::join!(service.run(), pump.run(), work.run(), drain);
         });
     }
 }

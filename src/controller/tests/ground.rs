@@ -12,8 +12,11 @@ use tokio_util::sync::CancellationToken;
 use super::agent::{Agent, Script};
 use crate::api::session::Scope;
 use crate::api::{Agent as AgentRecord, Uid};
+use futures::future::BoxFuture;
+
+use crate::acp::services::{Call, Refusal, Reply};
 use crate::controller::process::{
-    Control, Events, LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent,
+    Control, Events, LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent, Services,
 };
 use crate::controller::prompts::PromptLog;
 use crate::plan::world::{Finding, ProcessIdentity};
@@ -196,6 +199,20 @@ impl Drop for Remote {
     }
 }
 
+/// For an agent that asks for nothing.
+struct NoServices;
+
+impl Services for NoServices {
+    fn serve(&self, _: Call) -> BoxFuture<'static, Result<Reply, Refusal>> {
+        let reason = "there are neither files nor terminals here".to_owned();
+        Box::pin(std::future::ready(Err(Refusal::Failed(reason))))
+    }
+
+    fn kill_terminals(&self) {}
+
+    fn release_terminals(&self) {}
+}
+
 struct Told(mpsc::Receiver<ProcessEvent>);
 
 #[async_trait]
@@ -251,6 +268,7 @@ impl Launcher for Machine {
             stderr: Box::new(tokio::io::empty()),
             events: Box::new(Told(receiver)),
             control: Box::new(Remote { signals, ground: Arc::clone(&self.0) }),
+            services: Box::new(NoServices),
         })
     }
 

@@ -435,6 +435,15 @@ impl Home {
         processes::of(self.root.path()).into_iter().map(|(_, line)| line).collect()
     }
 
+    /// Waits until no process is left whose command line holds a text.
+    pub(crate) fn no_process_with(&self, text: &str) {
+        let find =
+            || processes::of(self.root.path()).into_iter().find(|(_, line)| line.contains(text));
+        while let Some((pid, line)) = find() {
+            assert!(processes::wait_gone(pid, DEADLINE), "{pid} is still there: {line}");
+        }
+    }
+
     /// Waits until no process is left.
     pub(crate) fn no_process(&self) {
         for (pid, line) in processes::of(self.root.path()) {
