@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::api::session::Scope;
 use crate::api::token::SecretToken;
 use crate::api::{Agent, Session};
-use crate::plan::world::{Finding, ProcessIdentity};
+use crate::plan::world::{Confinement, Finding, ProcessIdentity};
 use crate::secret::Redactor;
 
 /// What is started.
@@ -50,6 +50,8 @@ pub struct LaunchError {
 pub struct Launched {
     /// What to record before the gate is opened.
     pub identity: ProcessIdentity,
+    /// The sandbox that the agent will be in.
+    pub sandbox: Option<Confinement>,
     /// The agent's standard input.
     pub stdin: Box<dyn AsyncWrite + Send + Unpin>,
     /// The agent's standard output.

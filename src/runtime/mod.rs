@@ -4,7 +4,8 @@
 //! which waits at a gate until the daemon has recorded who it is ([`launch`], [`process`]); a stop
 //! ends with an empty tree; what an earlier daemon left behind is cleared at start ([`leftovers`]).
 //! [`executable`], [`environment`], [`credentials`], [`home`] and [`scope`] turn an Agent and a
-//! Session into what is started, [`stderr`] keeps what it complains about.
+//! Session into what is started, [`sandbox`] into what the kernel lets it do; [`stderr`] keeps what
+//! it complains about. [`machine`] tells what this machine has of the guards that all this needs.
 //!
 //! Invariants: no agent runs that was not recorded first; no process is signalled that is not
 //! provably of this store (a child of ours, a descendant of one, or a process that agrees with its
@@ -24,10 +25,12 @@ pub mod home;
 pub mod launch;
 pub mod leftovers;
 pub mod login;
+pub mod machine;
 pub mod orphans;
 pub mod peers;
 mod proc;
 pub mod process;
+pub mod sandbox;
 pub mod scope;
 pub mod stderr;
 mod sys;

@@ -31,7 +31,7 @@ use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{SharedBlobs, SharedStore, keys};
 
 use super::admit::{self, SharedHooks};
-use super::health::Status;
+use super::health::{Machine, Status};
 use super::hooks::Programs;
 use super::listen::listen;
 use super::{files, launcher, log};
@@ -218,8 +218,10 @@ impl Daemon {
             Arc::clone(&store),
             Arc::clone(&clock),
         );
-        let health =
-            Arc::new(Status::new(Arc::clone(sqlite), manifests_handle.clone(), Arc::clone(&clock)));
+        let cgroup = launcher.runtime().options().cgroup_base.clone();
+        let machine = Machine { data_dir: data_dir.clone(), cgroup, listener: address };
+        let (seen, time) = (manifests_handle.clone(), Arc::clone(&clock));
+        let health = Arc::new(Status::new(Arc::clone(sqlite), seen, time, machine));
         let token = files::operator_token(&data_dir).map_err(system("the operator's token"))?;
         let operator = redactor.hold([Secret::new(token.clone())]);
         let rules = guard::Rules::from(&config);
