@@ -26,6 +26,7 @@ mod permissions;
 mod real;
 mod restarts;
 mod runtime;
+mod sandbox;
 mod secrets;
 mod spawn;
 mod starts;
