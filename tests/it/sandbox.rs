@@ -46,7 +46,8 @@ fn daemon(mode: &str) -> Daemon {
         _ => json!({"mode": mode, "writePaths": [daemon.path("log")]}),
     };
     daemon.agent("bound", &["--cap=all"], json!({"sandbox": sandbox}));
-    daemon.session("s", "bound", json!({}));
+    // The scripted agent remembers no session; a killed process costs this one its memory.
+    daemon.session("s", "bound", json!({"onSessionLost": "new"}));
     daemon
 }
 
