@@ -261,7 +261,7 @@ pub enum Permissions {
 pub struct Sandbox {
     /// How much of the file system may be written.
     pub mode: SandboxMode,
-    /// Existing files and directories that may be written too, in every mode: absolute paths.
+    /// Existing files and directories, by absolute path, that may be written too in every mode.
     pub write_paths: Vec<String>,
 }
 
