@@ -1,10 +1,11 @@
 //! How the daemon is: readiness and its own conditions.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::launcher::RuntimeLauncher;
 use crate::api::condition::ConditionStatus::{False, True, Unknown};
 use crate::api::machine::Guard;
 use crate::api::{Condition, ConditionStatus, Time};
@@ -36,15 +37,29 @@ pub(super) struct Machine {
     pub(super) listener: SocketAddr,
 }
 
+impl Machine {
+    pub(super) fn of(launcher: &RuntimeLauncher, data_dir: &Path, listener: SocketAddr) -> Self {
+        let cgroup = launcher.runtime().options().cgroup_base.clone();
+        Self { data_dir: data_dir.to_owned(), cgroup, listener }
+    }
+}
+
 impl Status {
     pub(super) fn new(
-        store: Arc<SqliteStore>,
-        manifests: manifests::Handle,
-        clock: SharedClock,
+        store: &Arc<SqliteStore>,
+        manifests: &manifests::Handle,
+        clock: &SharedClock,
         machine: Machine,
-    ) -> Self {
+    ) -> Arc<Self> {
         let started = clock.now().time;
-        Self { store, manifests, clock, started, machine, is_ready: AtomicBool::new(false) }
+        Arc::new(Self {
+            store: Arc::clone(store),
+            manifests: manifests.clone(),
+            clock: Arc::clone(clock),
+            started,
+            machine,
+            is_ready: AtomicBool::new(false),
+        })
     }
 
     pub(super) fn set_ready(&self) {

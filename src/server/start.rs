@@ -218,10 +218,8 @@ impl Daemon {
             Arc::clone(&store),
             Arc::clone(&clock),
         );
-        let cgroup = launcher.runtime().options().cgroup_base.clone();
-        let machine = Machine { data_dir: data_dir.clone(), cgroup, listener: address };
-        let (seen, time) = (manifests_handle.clone(), Arc::clone(&clock));
-        let health = Arc::new(Status::new(Arc::clone(sqlite), seen, time, machine));
+        let machine = Machine::of(&launcher, &data_dir, address);
+        let health = Status::new(sqlite, &manifests_handle, &clock, machine);
         let token = files::operator_token(&data_dir).map_err(system("the operator's token"))?;
         let operator = redactor.hold([Secret::new(token.clone())]);
         let rules = guard::Rules::from(&config);
