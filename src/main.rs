@@ -8,5 +8,6 @@ fn main() -> ExitCode {
         spawnlet::server::run,
         spawnlet::demo::run,
         spawnlet::server::login::run,
+        spawnlet::server::guards,
     )
 }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use crate::api::machine::Guard;
 use crate::api::turn::Activity;
 use crate::api::{Agent, Condition, Session, Time, Uid};
 
@@ -69,6 +70,11 @@ pub trait Health: Send + Sync {
 
     /// `StoreAvailable, DiskPressure, ClockSteady, WatchNative`.
     fn conditions(&self) -> Vec<Condition>;
+
+    /// Which guards the machine has, as the daemon sees it.
+    fn guards(&self) -> Vec<Guard> {
+        Vec::new()
+    }
 }
 
 /// Looks at what a launch would find on this machine now, before anything is promised. Starts

@@ -261,7 +261,7 @@ pub enum Permissions {
 pub struct Sandbox {
     /// How much of the file system may be written.
     pub mode: SandboxMode,
-    /// Written to beside the session's directories.
+    /// Existing files and directories, by absolute path, that may be written too in every mode.
     pub write_paths: Vec<String>,
 }
 
@@ -272,9 +272,9 @@ pub enum SandboxMode {
     /// No sandbox.
     #[default]
     Off,
-    /// The session's directories.
+    /// The session's directories, and what `read-only` leaves.
     WorkspaceWrite,
-    /// Nothing.
+    /// Temporary files, the agent's isolated home and `writePaths`.
     ReadOnly,
 }
 

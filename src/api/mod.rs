@@ -18,6 +18,7 @@ mod golden;
 pub mod hex;
 pub mod ids;
 pub mod kind;
+pub mod machine;
 pub mod metadata;
 pub mod namespace;
 pub mod naming;

@@ -1,14 +1,23 @@
-//! `spawnlet doctor`: asks the daemon how it is.
+//! `spawnlet doctor`: asks the daemon how it is, and which guards its machine has.
+//!
+//! The daemon looks, because its limits, mounts and kernel may be others than a terminal's. Where
+//! none answers, this command looks itself and says so.
+
+use std::io::Write;
 
 use clap::{Args, ValueEnum};
 use hyper::{Method, header};
 use serde_json::{Value, json};
 
 use super::Context;
+use super::client::Client;
 use super::failure::Failure;
 use super::output::text;
+use crate::api::machine::{Guard, GuardState};
+use crate::rest::printable;
 
-/// Ask the daemon how it is. Exit code 1 if something is wrong.
+/// Ask the daemon how it is, and which guards its machine has. Exit code 1 if something is wrong; a
+/// guard that is missing is told, and is no failure.
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
     /// The form of output.
@@ -27,16 +36,43 @@ pub(super) enum Form {
 }
 
 impl Doctor {
-    pub(super) async fn run(self, context: &mut Context<'_>) -> Result<(), Failure> {
-        let client = context.client()?;
+    /// The code and body of the daemon's answer.
+    async fn ask(&self, client: &Client) -> Result<(u16, bytes::Bytes), Failure> {
         let headers = [(header::ACCEPT, "application/json")];
         let (code, mut reply) =
             client.ask(Method::GET, "/readyz?verbose", &headers, bytes::Bytes::new()).await?;
-        let body = reply.bytes().await?;
+        Ok((code.as_u16(), reply.bytes().await?))
+    }
+
+    /// Tells what can be told without a daemon; gives the failure that there is none.
+    fn alone(&self, why: String, context: &mut Context<'_>) -> Result<Failure, Failure> {
+        let guards = (context.guards)();
+        match self.output {
+            Form::Json => {
+                let told = json!({"ready": false, "guards": guards, "guardsSeenBy": "client"});
+                writeln!(context.out, "{told:#}")?;
+            }
+            Form::Text => {
+                writeln!(context.out, "daemon      not reached")?;
+                writeln!(context.out, "client      {}", env!("CARGO_PKG_VERSION"))?;
+                let title = "guards, as this command sees the machine (a daemon may see others):";
+                show(title, guards, context.out)?;
+            }
+        }
+        Ok(Failure::Unreachable(why))
+    }
+
+    pub(super) async fn run(self, context: &mut Context<'_>) -> Result<(), Failure> {
+        let client = context.client()?;
+        let asked = self.ask(&client).await;
+        let (code, body) = match asked {
+            Err(Failure::Unreachable(why)) => return Err(self.alone(why, context)?),
+            asked => asked?,
+        };
         let told: Value = serde_json::from_slice(&body).unwrap_or_default();
         // Readiness is told with 503 too; anything else is a refusal.
         if told.get("ready").is_none() {
-            return Err(Failure::of_status(code.as_u16(), &body));
+            return Err(Failure::of_status(code, &body));
         }
         let is_ready = told["ready"] == json!(true);
         let conditions = told["conditions"].as_array().map_or(&[][..], Vec::as_slice);
@@ -52,6 +88,8 @@ impl Doctor {
                     let mark = if is_well(one) { "ok " } else { "BAD" };
                     writeln!(context.out, "{mark}         {}", said(one))?;
                 }
+                let guards = serde_json::from_value(told["guards"].clone()).unwrap_or_default();
+                show("guards, as the daemon sees its machine:", guards, context.out)?;
             }
         }
         match (is_ready, faults.as_slice()) {
@@ -73,6 +111,29 @@ impl Doctor {
             }
         }
     }
+}
+
+/// One guard a line, and below it what is lost without it.
+fn show(title: &str, guards: Vec<Guard>, out: &mut dyn Write) -> Result<(), Failure> {
+    if guards.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{title}")?;
+    for Guard { name, state, found, lost, hint } in guards {
+        let mark = match state {
+            GuardState::Present => "ok",
+            GuardState::Weak => "weak",
+            GuardState::Absent => "missing",
+            GuardState::Unknown => "unknown",
+        };
+        writeln!(out, "{mark:<12}{name:<14}{}", printable(&found))?;
+        for (what, text) in [("lost", lost), ("hint", hint)] {
+            if !text.is_empty() {
+                writeln!(out, "{:26}{what}: {}", "", printable(&text))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Of the daemon's conditions only `DiskPressure` is bad when it holds.

@@ -46,6 +46,7 @@ mod waiting;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -57,6 +58,7 @@ use failure::Failure;
 pub use login::LoginOptions;
 pub use serve::ServeOptions;
 
+use crate::api::machine::Guard;
 use crate::api::permission::Decision;
 
 /// What every page of help says about exit codes.
@@ -173,6 +175,8 @@ struct Context<'a> {
     connection: Result<Connection, Failure>,
     out: &'a mut dyn Write,
     is_terminal: bool,
+    /// Looks at the machine where no daemon does.
+    guards: Box<dyn Fn() -> Vec<Guard>>,
 }
 
 impl Context<'_> {
@@ -183,13 +187,15 @@ impl Context<'_> {
 }
 
 /// Runs a command line and gives the process's exit code. `serve` is what runs the daemon and `demo`
-/// what shows it and `login` what logs in to an agent; they are given in, because only the program's
-/// top may put API and loop together or start programs.
+/// what shows it, `login` what logs in to an agent and `guards` what looks at the machine (with a data
+/// directory); they are given in, because only the program's top may put API and loop together, start
+/// programs or know the kernel.
 pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     serve: impl FnOnce(ServeOptions) -> ExitCode,
     demo: impl FnOnce(DemoOptions) -> ExitCode,
     login: impl FnOnce(LoginOptions) -> ExitCode,
+    guards: impl Fn(&Path) -> Vec<Guard> + 'static,
 ) -> ExitCode {
     let mut cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
@@ -209,11 +215,14 @@ pub fn run(
     }
     let stdout = io::stdout();
     let is_terminal = io::IsTerminal::is_terminal(&stdout);
+    let data_dir = cli.global.data_dir.clone();
+    let data_dir = data_dir.or_else(|| connect::default_data_dir(&|name| std::env::var_os(name)));
     let mut context = Context {
         namespace: cli.global.namespace,
         connection,
         out: &mut stdout.lock(),
         is_terminal,
+        guards: Box::new(move || guards(data_dir.as_deref().unwrap_or(Path::new("")))),
     };
     let outcome = match cli.verb {
         Verb::Agents(agents::Agents { what: Some(agents::What::Login(verb)) }) => {

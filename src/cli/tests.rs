@@ -74,6 +74,7 @@ async fn run_verb<'a>(
         namespace: cli.global.namespace,
         out: &mut out,
         is_terminal: false,
+        guards: Box::new(crate::rest::tests::machine_guards),
     };
     let result = carry_out(cli.verb, &mut context).await;
     (result, String::from_utf8(out).unwrap())
@@ -128,8 +129,13 @@ fn serve_takes_its_options_and_nothing_else_runs() {
         seen = Some(options);
         ExitCode::from(7)
     };
-    let code =
-        run(arguments.map(OsString::from), serve, |_| ExitCode::FAILURE, |_| ExitCode::FAILURE);
+    let code = run(
+        arguments.map(OsString::from),
+        serve,
+        |_| ExitCode::FAILURE,
+        |_| ExitCode::FAILURE,
+        |_| vec![],
+    );
     assert_eq!(code, ExitCode::from(7));
     let options = seen.unwrap();
     assert_eq!(options.listen.as_deref(), Some("127.0.0.1:0"));
@@ -152,7 +158,7 @@ fn demo_gets_what_it_was_told() {
         };
         let arguments = arguments.iter().map(OsString::from);
         assert_eq!(
-            run(arguments, |_| ExitCode::FAILURE, demo, |_| ExitCode::FAILURE),
+            run(arguments, |_| ExitCode::FAILURE, demo, |_| ExitCode::FAILURE, |_| vec![]),
             ExitCode::from(7)
         );
         assert_eq!(seen, Some(DemoOptions { keep }));
@@ -406,6 +412,10 @@ async fn doctor_version_and_completion_answer() {
     let text = daemon.run(&["doctor"]).await;
     assert!(text.contains("ready       yes"), "{text}");
     assert!(text.contains("ok          StoreAvailable=True Open"), "{text}");
+    let guards = "guards, as the daemon sees its machine:\nok          Landlock      ABI 7\n\
+                  missing     Cgroup        none\n                          lost: time\n\
+                  \x20                         hint: Delegate=yes\n";
+    assert!(text.contains(guards), "{text}");
     let version: Value =
         serde_json::from_str(&daemon.run(&["version", "-o", "json"]).await).unwrap();
     assert_eq!(version["daemon"]["gitVersion"], "v1.37.0+spawnlet.0.1.0");
@@ -427,6 +437,13 @@ async fn doctor_version_and_completion_answer() {
         run_verb(["spawnlet", "--server", "unix:/nowhere", "version"].into_iter()).await;
     result.unwrap();
     assert!(out.contains("daemon  not reached"), "{out}");
+    for form in ["text", "json"] {
+        let arguments = ["spawnlet", "--server", "unix:/nowhere", "doctor", "-o", form];
+        let (result, out) = run_verb(arguments.into_iter()).await;
+        assert_eq!(result.unwrap_err().exit_code(), 69);
+        let is_told = out.contains("as this command sees") || out.contains("\"client\"");
+        assert!(is_told && out.contains("Delegate=yes"), "{out}");
+    }
 }
 
 #[tokio::test]

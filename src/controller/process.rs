@@ -11,7 +11,7 @@ use crate::acp::services::{Call, Refusal, Reply};
 use crate::api::session::Scope;
 use crate::api::token::SecretToken;
 use crate::api::{Agent, Session};
-use crate::plan::world::{Finding, ProcessIdentity};
+use crate::plan::world::{Confinement, Finding, ProcessIdentity};
 use crate::secret::Redactor;
 
 /// What is started.
@@ -52,6 +52,8 @@ pub struct LaunchError {
 pub struct Launched {
     /// What to record before the gate is opened.
     pub identity: ProcessIdentity,
+    /// The sandbox that the agent will be in.
+    pub sandbox: Option<Confinement>,
     /// The agent's standard input.
     pub stdin: Box<dyn AsyncWrite + Send + Unpin>,
     /// The agent's standard output.

@@ -18,13 +18,15 @@ use super::world::{
     Call, CallFailure, CallFailureKind, Finding, Live, OpenAs, Stage, StartFailure, StopCause,
     World,
 };
-use super::{Step, bounds, deadlines, ending, login, stop};
+use super::{Step, bounds, deadlines, ending, login, sandbox, stop};
 
 /// The protocol version that we send and take.
 pub(super) const PROTOCOL_VERSION: u64 = 1;
 /// Pauses before the next start after 1, 2, 3 and 4 failed ones; after the fifth the session waits
 /// for a new generation or a new prompt.
 const RESTART_PAUSES_MS: [u64; 4] = [0, 500, 2000, 5000];
+/// Reasons of failed starts that do not go away by themselves.
+const LASTING: [&str; 3] = ["AuthRequired", "ProtocolVersion", sandbox::UNAVAILABLE];
 /// How often a reference that does not resolve is looked at again without a change of it.
 const UNRESOLVED_RECHECK_MAX: Duration = Duration::from_secs(60);
 
@@ -104,8 +106,8 @@ pub(super) fn count_failed_start(draft: &mut Draft<'_>, failure: &StartFailure) 
         Finding::Missing(_) | Finding::Unknown => 0,
     };
     let restarts = &mut draft.session.status.restarts;
-    restarts.count = if failure.reason == "AuthRequired" || failure.reason == "ProtocolVersion" {
-        // Trying again changes nothing until somebody logs in or changes the agent.
+    restarts.count = if LASTING.contains(&failure.reason) {
+        // Trying again changes nothing until somebody logs in, or changes the agent or the machine.
         u32::try_from(RESTART_PAUSES_MS.len()).unwrap_or(u32::MAX).saturating_add(1)
     } else {
         restarts.count.saturating_add(1)

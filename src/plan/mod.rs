@@ -28,6 +28,7 @@ mod launch;
 pub mod line;
 mod login;
 pub mod permission;
+mod sandbox;
 mod session;
 pub mod status;
 mod stop;

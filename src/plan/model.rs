@@ -267,6 +267,7 @@ impl Model {
             is_active_after_turn: false,
             stderr_tail: String::new(),
             noise_lines: 0,
+            sandbox: None,
         }
     }
 

@@ -344,3 +344,17 @@ pub(super) fn is_not_enforced(session: &Session, world: &World) -> Option<bool> 
     }
     is_prompted.then_some(true)
 }
+
+/// What binds an agent that is not bound by its policy, in a sentence.
+pub(super) fn not_enforced(world: &World) -> &'static str {
+    match world.live().and_then(|live| live.sandbox) {
+        None => {
+            "it may do less than everything, but its agent offers no mode for that and has not asked \
+             for any permission: nothing binds it but its own caution"
+        }
+        Some(_) => {
+            "it may do less than everything, but its agent offers no mode for that and has not asked \
+             for any permission: only the sandbox binds it"
+        }
+    }
+}

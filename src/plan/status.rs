@@ -12,8 +12,8 @@ use crate::clock::Now;
 
 use super::deadlines::{self, Due};
 use super::draft::Draft;
-use super::permission;
 use super::world::{Call, Finding, Live, Missing, Stage, World};
+use super::{permission, sandbox};
 
 /// The annotation that names the manifest file that made an object.
 pub const MANAGED_BY: &str = "spawnlet.dev/managed-by";
@@ -211,11 +211,11 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     let message = "the agent takes no MCP servers over HTTP: its token is in its environment alone";
     let no_way = is_deaf && delegates && !is_external;
     flag(status, "DelegationUnavailable", no_way, ("NoHttpServers", message), generation, now);
-    let message = "it may do less than everything, but its agent offers no mode for that and has not \
-                   asked for any permission: nothing binds it but its own caution";
     if let Some(holds) = not_enforced {
-        flag(status, "PermissionsNotEnforced", holds, ("NeverAsked", message), generation, now);
+        let told = ("NeverAsked", permission::not_enforced(world));
+        flag(status, "PermissionsNotEnforced", holds, told, generation, now);
     }
+    sandbox::tell(status, world, generation, now);
     let left_out = !is_external && leaves_directories_out(status, world);
     let message = "the agent does not declare additional directories; it was not told of them \
                     (additionalDirectories: extension of the Agent sends them all the same)";

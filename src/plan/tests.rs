@@ -2,6 +2,7 @@
 
 mod clocks;
 mod permission;
+mod sandbox;
 mod spawn;
 mod tree;
 

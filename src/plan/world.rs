@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::api::agent::StopTimes;
+use crate::api::agent::{SandboxMode, StopTimes};
 use crate::api::session::{Capabilities, ProcessRecord, RunBudget, Scope};
 use crate::api::{Agent, Incarnation, Name, PermissionRequest, Session, Turn, Uid};
 use crate::clock::Mono;
@@ -191,6 +191,17 @@ pub struct Live {
     pub stderr_tail: String,
     /// Lines on standard output that were no protocol, since the start.
     pub noise_lines: u64,
+    /// The sandbox that the kernel holds it to.
+    pub sandbox: Option<Confinement>,
+}
+
+/// The sandbox of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Confinement {
+    /// As the agent's record asked for it when the process was started. Never off.
+    pub mode: SandboxMode,
+    /// The version of the kernel's interface (Landlock) that keeps to it.
+    pub abi: u32,
 }
 
 /// How far a process is.

@@ -25,6 +25,7 @@ pub(super) fn ready(state: &State, headers: &HeaderMap, query: &Query) -> Respon
                 "ready": is_ready,
                 "version": env!("CARGO_PKG_VERSION"),
                 "conditions": conditions,
+                "guards": state.health.guards(),
             }),
         );
     }

@@ -61,6 +61,13 @@ impl Home {
         Self { data_dir: data_dir.to_owned(), directories }
     }
 
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        let home = self.directories.first().map(|(_, path)| path.as_path());
+        self.data_dir.join(home.unwrap_or(Path::new(PROVIDERS)))
+    }
+
     /// The variables that lead there, with absolute paths.
     pub fn variables(&self) -> impl Iterator<Item = (OsString, OsString)> + '_ {
         let absolute = |path: &PathBuf| self.data_dir.join(path).into_os_string();
@@ -94,8 +101,8 @@ pub fn families(spec: &AgentSpec) -> Vec<&'static str> {
     KNOWN.iter().map(|(word, ..)| *word).filter(|word| parts.contains(word)).collect()
 }
 
-/// Makes a directory below a base, part for part, over no link.
-fn make(base: &Path, below: &Path) -> io::Result<()> {
+/// Makes a directory below a base, part for part, over no link; each 0700.
+pub(super) fn make(base: &Path, below: &Path) -> io::Result<()> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
     let mut at: OwnedFd = rustix::fs::open(base, flags, Mode::empty())?;
     for part in below.components() {

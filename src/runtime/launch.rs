@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::process::{EVENTS_MAX, Greeting, Listener, Process, ProcessIdentity, Shared};
+use super::sandbox::Sandbox;
 use super::sys::{self, pidfd};
 use super::{INSTANCE_VARIABLE, cgroup, leftovers, orphans, proc, wire};
 
@@ -70,6 +71,9 @@ pub struct LaunchSpec {
     pub env: BTreeMap<OsString, OsString>,
     /// The mark of its tree, of [`Launcher::new_instance`], recorded before.
     pub instance: String,
+    /// What the kernel holds it to; none: what its user may do. A program that the daemon starts
+    /// for a sandboxed agent (a terminal, say) gets the agent's.
+    pub sandbox: Option<Sandbox>,
 }
 
 // Values of variables may be secrets.
@@ -80,6 +84,7 @@ impl std::fmt::Debug for LaunchSpec {
             .field("cwd", &self.cwd)
             .field("env", &self.env.keys())
             .field("instance", &self.instance)
+            .field("sandbox", &self.sandbox)
             .finish_non_exhaustive()
     }
 }
@@ -222,6 +227,9 @@ impl Launcher {
         let block = self.block(&spec)?;
         // Before there is anything that carries the mark: the backstop asks for it.
         let live = Live::new(&self.inner.live, &spec.instance);
+        if let Some(sandbox) = &spec.sandbox {
+            sandbox.prepare().map_err(resources("a directory for temporary files"))?;
+        }
         let mut cgroup = Cgroup(match &self.inner.options.cgroup_base {
             Some(base) => Some(make_cgroup(base, &spec.instance)?),
             None => None,
@@ -309,7 +317,9 @@ impl Launcher {
             .map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='))
             .collect();
         let cgroup = directory.as_ref().map_or(&[][..], |path| path.as_os_str().as_bytes());
-        let block = wire::encode_launch(spec.cwd.as_os_str().as_bytes(), cgroup, &argv, &env);
+        let rules = spec.sandbox.as_ref().map(Sandbox::encode).unwrap_or_default();
+        let cwd = spec.cwd.as_os_str().as_bytes();
+        let block = wire::encode_launch(cwd, cgroup, &argv, &env, &rules);
         if block.len() > wire::LAUNCH_BYTES_MAX {
             return Err(problem("env", "arguments and environment are over 8 MiB together"));
         }

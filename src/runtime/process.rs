@@ -79,6 +79,8 @@ pub enum StartStage {
     Directory,
     /// Joining the cgroup.
     Cgroup,
+    /// Putting the sandbox around it.
+    Sandbox,
     /// Executing the program.
     Exec,
 }
@@ -343,6 +345,7 @@ impl Listener {
                 },
                 wire::CWD_FAILED => failed(StartStage::Directory),
                 wire::CGROUP_FAILED => failed(StartStage::Cgroup),
+                wire::SANDBOX_FAILED => failed(StartStage::Sandbox),
                 wire::EXEC_FAILED => failed(StartStage::Exec),
                 wire::EXITED => ProcessEvent::Exited(AgentExit::Code(number)),
                 wire::SIGNALLED => ProcessEvent::Exited(AgentExit::Signal(number)),

@@ -182,3 +182,67 @@ pub(super) fn set_subreaper() -> io::Result<()> {
 pub(super) fn set_subreaper() -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
+
+/// Whether this process is the parent of orphans among its descendants.
+#[cfg(target_os = "linux")]
+pub(super) fn is_subreaper() -> bool {
+    rustix::process::child_subreaper().is_ok_and(|found| found.is_some())
+}
+
+/// There is no such thing elsewhere.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn is_subreaper() -> bool {
+    false
+}
+
+/// The version of Landlock's interface (landlock_create_ruleset(2)); none where it is missing or
+/// turned off.
+#[cfg(target_os = "linux")]
+pub(super) fn landlock_abi() -> Option<u32> {
+    use std::ffi::{c_long, c_uint};
+    // There is no wrapper in C libraries; the number is the same on all machines.
+    const CREATE_RULESET: c_long = 444;
+    const VERSION: c_uint = 1;
+    unsafe extern "C" {
+        fn syscall(number: c_long, ...) -> c_long;
+    }
+    // SAFETY: with this flag the call takes no attributes, and touches no memory.
+    let found = unsafe { syscall(CREATE_RULESET, std::ptr::null::<u8>(), 0_usize, VERSION) };
+    u32::try_from(found).ok().filter(|abi| *abi > 0)
+}
+
+/// There is no such thing elsewhere.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn landlock_abi() -> Option<u32> {
+    None
+}
+
+/// Whether openat2(2) works here.
+#[cfg(target_os = "linux")]
+pub(super) fn has_openat2() -> bool {
+    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    openat2(CWD, "/", flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).is_ok()
+}
+
+/// There is no such thing elsewhere.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn has_openat2() -> bool {
+    false
+}
+
+/// The type of the file system that a path is on (statfs(2)).
+#[cfg(target_os = "linux")]
+pub(super) fn file_system(path: &Path) -> Option<u64> {
+    let kind = rustix::fs::statfs(path).ok()?.f_type;
+    // Of a width that depends on the machine; the numbers have 32 bits.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "32 bits are meant")]
+    let kind = kind as u32;
+    Some(u64::from(kind))
+}
+
+/// The numbers mean nothing elsewhere.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn file_system(_path: &Path) -> Option<u64> {
+    None
+}

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::process::AgentExit;
+use super::sandbox::Sandbox;
 use super::{LaunchSpec, Launcher, Process, ProcessEvent};
 
 /// How many terminals a session may have that are not released.
@@ -59,6 +60,8 @@ pub struct Command {
     pub cwd: PathBuf,
     /// Its whole environment, but for the mark.
     pub env: BTreeMap<OsString, OsString>,
+    /// What the kernel holds it to: the same as its agent.
+    pub sandbox: Option<Sandbox>,
 }
 
 /// What a terminal wrote, and whether it has ended.
@@ -315,8 +318,9 @@ impl Driver {
             return;
         }
         let instance = launcher.new_instance();
-        let Command { argv, cwd, env } = command;
-        let process = match launcher.spawn_joined(LaunchSpec { argv, cwd, env, instance }).await {
+        let Command { argv, cwd, env, sandbox } = command;
+        let spec = LaunchSpec { argv, cwd, env, instance, sandbox };
+        let process = match launcher.spawn_joined(spec).await {
             Ok(process) => process,
             Err(error) => {
                 let _ = started.send(Err(Error::Start(error.to_string())));

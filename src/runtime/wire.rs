@@ -36,6 +36,8 @@ pub(crate) const STARTED: u8 = b'S';
 pub(crate) const CWD_FAILED: u8 = b'D';
 /// Status: the cgroup could not be joined; the number is the errno.
 pub(crate) const CGROUP_FAILED: u8 = b'G';
+/// Status: the sandbox could not be put around the agent; the number is the errno.
+pub(crate) const SANDBOX_FAILED: u8 = b'L';
 /// Status: the agent could not be executed; the number is the errno.
 pub(crate) const EXEC_FAILED: u8 = b'F';
 /// Status: the agent exited; the number is its exit code.
@@ -51,6 +53,16 @@ pub(crate) const VERSION_BYTES_MAX: usize = 64;
 /// quarter of the stack limit, at most 6 MiB).
 pub(crate) const LAUNCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// The numbers that the block begins with: of arguments, of variables, of rules.
+pub(crate) const LAUNCH_HEAD_BYTES: usize = 12;
+
+/// Sandbox rule: all may be done below this path. It has no link in it.
+pub(crate) const RULE_WRITE: u8 = b'w';
+/// Sandbox rule: a device, or a directory of devices, to be used if it is there.
+pub(crate) const RULE_DEVICE: u8 = b'd';
+/// Sandbox rule: this path and what is below it is not to be read. It has no link in it.
+pub(crate) const RULE_HIDE: u8 = b'h';
+
 /// A frame of the status pipe.
 pub(crate) fn frame(tag: u8, number: i32) -> [u8; FRAME_BYTES] {
     let [a, b, c, d] = number.to_le_bytes();
@@ -63,22 +75,26 @@ pub(crate) fn parse_frame(frame: [u8; FRAME_BYTES]) -> (u8, i32) {
     (tag, i32::from_le_bytes([a, b, c, d]))
 }
 
-/// The launch block behind its length: the number of arguments and of variables, then the strings
-/// (directory, cgroup or nothing, arguments, `NAME=value`), each ended by NUL so that the shim can
-/// point into the block instead of copying it. No string may contain NUL.
+/// The launch block behind its length: the number of arguments, of variables and of sandbox rules,
+/// then the strings (directory, cgroup or nothing, arguments, `NAME=value`, rules: a byte for the
+/// kind and a path), each ended by NUL so that the shim can point into the block instead of copying
+/// it. No string may contain NUL. Without rules there is no sandbox.
 pub(crate) fn encode_launch(
     cwd: &[u8],
     cgroup: &[u8],
     argv: &[Vec<u8>],
     env: &[Vec<u8>],
+    rules: &[Vec<u8>],
 ) -> Vec<u8> {
     let mut block = Vec::new();
     block.extend_from_slice(&to_u32(argv.len()).to_le_bytes());
     block.extend_from_slice(&to_u32(env.len()).to_le_bytes());
+    block.extend_from_slice(&to_u32(rules.len()).to_le_bytes());
     for text in [cwd, cgroup]
         .into_iter()
         .chain(argv.iter().map(Vec::as_slice))
         .chain(env.iter().map(Vec::as_slice))
+        .chain(rules.iter().map(Vec::as_slice))
     {
         block.extend_from_slice(text);
         block.push(0);

@@ -1,13 +1,18 @@
 //! How the daemon is: readiness and its own conditions.
 
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::launcher::RuntimeLauncher;
 use crate::api::condition::ConditionStatus::{False, True, Unknown};
+use crate::api::machine::Guard;
 use crate::api::{Condition, ConditionStatus, Time};
 use crate::clock::SharedClock;
 use crate::manifests;
 use crate::ports::Health;
+use crate::runtime::machine::Facts;
 use crate::store::Store as _;
 use crate::store::sqlite::SqliteStore;
 
@@ -20,17 +25,41 @@ pub(super) struct Status {
     pub(super) manifests: manifests::Handle,
     pub(super) clock: SharedClock,
     pub(super) started: Time,
+    machine: Machine,
     is_ready: AtomicBool,
+}
+
+/// What the machine is looked at with.
+pub(super) struct Machine {
+    pub(super) data_dir: PathBuf,
+    /// Where cgroups are made, found at the start.
+    pub(super) cgroup: Option<PathBuf>,
+    pub(super) listener: SocketAddr,
+}
+
+impl Machine {
+    pub(super) fn of(launcher: &RuntimeLauncher, data_dir: &Path, listener: SocketAddr) -> Self {
+        let cgroup = launcher.runtime().options().cgroup_base.clone();
+        Self { data_dir: data_dir.to_owned(), cgroup, listener }
+    }
 }
 
 impl Status {
     pub(super) fn new(
-        store: Arc<SqliteStore>,
-        manifests: manifests::Handle,
-        clock: SharedClock,
-    ) -> Self {
+        store: &Arc<SqliteStore>,
+        manifests: &manifests::Handle,
+        clock: &SharedClock,
+        machine: Machine,
+    ) -> Arc<Self> {
         let started = clock.now().time;
-        Self { store, manifests, clock, started, is_ready: AtomicBool::new(false) }
+        Arc::new(Self {
+            store: Arc::clone(store),
+            manifests: manifests.clone(),
+            clock: Arc::clone(clock),
+            started,
+            machine,
+            is_ready: AtomicBool::new(false),
+        })
     }
 
     pub(super) fn set_ready(&self) {
@@ -88,5 +117,10 @@ impl Health for Status {
             self.condition("WatchNative", Unknown, "NotLooked", message)
         });
         vec![store, disk, clock, watch]
+    }
+
+    fn guards(&self) -> Vec<Guard> {
+        let Machine { data_dir, cgroup, listener } = &self.machine;
+        Facts::look(data_dir, cgroup.clone()).of_daemon(*listener).guards()
     }
 }

@@ -188,6 +188,6 @@ impl RuntimeLauncher {
         let mut argv: Vec<OsString> = words.into_iter().map(OsString::from).collect();
         argv[0] = program.into();
         let instance = self.runtime().new_instance();
-        Ok(LaunchSpec { argv, cwd: PathBuf::from("/"), env, instance })
+        Ok(LaunchSpec { argv, cwd: PathBuf::from("/"), env, instance, sandbox: None })
     }
 }

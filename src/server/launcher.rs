@@ -10,14 +10,15 @@ use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use crate::api::Agent;
-use crate::api::agent::HomePolicy;
+use crate::api::agent::{HomePolicy, SandboxMode};
 use crate::api::session::Scope;
 use crate::controller::process::{
     Control, Events, LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent,
 };
-use crate::plan::world::{Finding, Missing, ProcessIdentity};
+use crate::plan::world::{Confinement, Finding, Missing, ProcessIdentity};
 use crate::ports::Inputs;
 use crate::runtime::home::Home;
+use crate::runtime::sandbox::{self, Sandbox};
 use crate::runtime::terminals::Terminals;
 use crate::runtime::{self, LaunchSpec, credentials, environment, executable, leftovers, scope};
 use crate::secret::{Lease, Redactor, Secret, Vault};
@@ -66,7 +67,11 @@ impl RuntimeLauncher {
     }
 
     pub(super) async fn sweep(&self) -> io::Result<leftovers::Report> {
-        self.launcher.sweep().await
+        let report = self.launcher.sweep().await?;
+        let (launcher, data_dir) = (self.launcher.clone(), self.data_dir.clone());
+        let clear = move || sandbox::remove_leftovers(&data_dir, || launcher.live_instances());
+        tokio::task::spawn_blocking(clear).await.map_err(io::Error::other)?;
+        Ok(report)
     }
 }
 
@@ -75,7 +80,9 @@ impl Launcher for RuntimeLauncher {
     async fn launch(&self, request: LaunchRequest) -> Result<Launched, LaunchError> {
         let credentials = self.credentials(&request.agent)?;
         let spec = self.spec(&request, &credentials)?;
-        let services = self.services(&request)?;
+        let mode = request.agent.spec.sandbox.mode;
+        let sandbox = spec.sandbox.as_ref().map(|found| Confinement { mode, abi: found.abi() });
+        let services = self.services(&request, spec.sandbox.clone())?;
         // From before the process is there until nothing is kept of it any more.
         let token =
             request.access.as_ref().map(|access| Secret::new(access.token.expose().to_owned()));
@@ -103,6 +110,7 @@ impl Launcher for RuntimeLauncher {
         };
         Ok(Launched {
             identity,
+            sandbox,
             stdin: Box::new(stdin),
             stdout: Box::new(stdout),
             stderr: Box::new(stderr),
@@ -164,14 +172,19 @@ impl RuntimeLauncher {
 
     /// What the agent may ask for: in its session's directories, with its environment but for what
     /// is its own.
-    fn services(&self, request: &LaunchRequest) -> Result<AgentServices, LaunchError> {
+    fn services(
+        &self,
+        request: &LaunchRequest,
+        sandbox: Option<Sandbox>,
+    ) -> Result<AgentServices, LaunchError> {
         let (agent, scope) = (&request.agent, &request.scope);
         let home = self.home(agent)?;
         let env = environment::for_login(std::env::vars_os(), &agent.spec, home.as_ref());
         let cwd = PathBuf::from(&scope.cwd);
         let more = scope.additional_directories.iter().map(PathBuf::from);
         let roots: Vec<PathBuf> = std::iter::once(cwd.clone()).chain(more).collect();
-        let ground = Ground { cwd, path: agent.spec.path.clone(), env };
+        let is_read_only = agent.spec.sandbox.mode == SandboxMode::ReadOnly;
+        let ground = Ground { cwd, path: agent.spec.path.clone(), env, sandbox, is_read_only };
         Ok(AgentServices::new(self.launcher.clone(), &roots, ground))
     }
 
@@ -186,6 +199,26 @@ impl RuntimeLauncher {
             message: format!("Agent {}: {error}", agent.metadata.name),
         })?;
         Ok(Some(home))
+    }
+
+    /// What the kernel is to hold the agent to, if its record asks for that.
+    fn sandbox(
+        &self,
+        request: &LaunchRequest,
+        home: Option<&Home>,
+    ) -> Result<Option<Sandbox>, LaunchError> {
+        let agent = &request.agent;
+        let asked = sandbox::Asked {
+            sandbox: &agent.spec.sandbox,
+            scope: &request.scope,
+            home,
+            data_dir: &self.data_dir,
+            instance: &request.instance,
+        };
+        Sandbox::of(&asked).map_err(|error| LaunchError {
+            reason: error.reason(),
+            message: format!("Agent {}: {error}", agent.metadata.name),
+        })
     }
 
     fn spec(
@@ -206,13 +239,15 @@ impl RuntimeLauncher {
             access: access.as_ref().map(|access| (access.url.as_str(), &access.token)),
         };
         let home = self.home(agent)?;
-        let env: BTreeMap<OsString, OsString> = environment::build(
+        let sandbox = self.sandbox(request, home.as_ref())?;
+        let mut env: BTreeMap<OsString, OsString> = environment::build(
             std::env::vars_os(),
             &agent.spec,
             &identity,
             home.as_ref(),
             credentials,
         );
+        env.extend(sandbox.iter().flat_map(Sandbox::variables));
         let argv = argv(agent)?;
         let cwd = PathBuf::from(&scope.cwd);
         let path = env.get(&OsString::from("PATH")).map(OsString::as_os_str);
@@ -220,7 +255,7 @@ impl RuntimeLauncher {
             .map_err(|error| not_found(agent, &error))?;
         let mut words: Vec<OsString> = argv.into_iter().map(OsString::from).collect();
         words[0] = program.into();
-        Ok(LaunchSpec { argv: words, cwd, env, instance: instance.clone() })
+        Ok(LaunchSpec { argv: words, cwd, env, instance: instance.clone(), sandbox })
     }
 }
 

@@ -16,9 +16,13 @@ pub mod login;
 mod services;
 mod start;
 
+use std::path::Path;
 use std::process::ExitCode;
 
+use crate::api::machine::Guard;
 use crate::cli::ServeOptions;
+use crate::runtime::cgroup;
+use crate::runtime::machine::Facts;
 
 pub use start::Error;
 
@@ -55,6 +59,12 @@ pub fn run(options: ServeOptions) -> ExitCode {
     // Threads that still read files or wait for a process must not hold up the end.
     runtime.shutdown_background();
     ExitCode::from(code)
+}
+
+/// Which guards the machine has as this process sees it, where no daemon answers.
+#[must_use]
+pub fn guards(data_dir: &Path) -> Vec<Guard> {
+    Facts::look(data_dir, cgroup::detect()).guards()
 }
 
 /// Says on standard error why the daemon does not run; the log may not exist yet.

@@ -15,6 +15,7 @@ use crate::acp::services::{Call, Exit, NewTerminal, Refusal, Reply};
 use crate::controller::process::Services;
 use crate::runtime::files::{self, Folders};
 use crate::runtime::process::AgentExit;
+use crate::runtime::sandbox::Sandbox;
 use crate::runtime::terminals::{self, Command, Place, Terminals};
 use crate::runtime::{Launcher, environment, executable};
 
@@ -26,6 +27,11 @@ pub(super) struct Ground {
     pub(super) path: Vec<String>,
     /// Their environment, before what the agent adds.
     pub(super) env: BTreeMap<OsString, OsString>,
+    /// What the kernel holds their agent to, and so them.
+    pub(super) sandbox: Option<Sandbox>,
+    /// Whether the agent is in a sandbox that lets it write no file of its session: then none is
+    /// written for it either.
+    pub(super) is_read_only: bool,
 }
 
 /// The services of one agent's process.
@@ -75,6 +81,9 @@ impl Services for AgentServices {
                 let text = self.with_folders(move |folders| folders.read(&path, line, limit));
                 Box::pin(async move { text.await.map(Reply::Text) })
             }
+            Call::Write { .. } if self.ground.is_read_only => now(Err(Refusal::Refused(
+                "the agent's sandbox is read-only: no file is written for it".to_owned(),
+            ))),
             Call::Write { path, content } => {
                 let written = self.with_folders(move |folders| folders.write(&path, &content));
                 Box::pin(async move { written.await.map(|()| Reply::Done) })
@@ -133,10 +142,12 @@ async fn create(
         None => ground.cwd.clone(),
     };
     let NewTerminal { command, args, env, .. } = new;
-    let env = environment::for_terminal(&ground.env, env);
+    let mut env = environment::for_terminal(&ground.env, env);
+    env.extend(ground.sandbox.iter().flat_map(Sandbox::variables));
     let program = find(&command, &ground, &env, &cwd).await?;
     let argv = std::iter::once(program.into()).chain(args.into_iter().map(OsString::from));
-    let command = Command { argv: argv.collect(), cwd, env };
+    let sandbox = ground.sandbox.clone();
+    let command = Command { argv: argv.collect(), cwd, env, sandbox };
     place.start(command).await.map(Reply::Created).map_err(|error| of_terminals(&error))
 }
 

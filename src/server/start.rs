@@ -32,7 +32,7 @@ use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{SharedBlobs, SharedStore, keys};
 
 use super::admit::{self, SharedHooks};
-use super::health::Status;
+use super::health::{Machine, Status};
 use super::hooks::Programs;
 use super::listen::listen;
 use super::{files, launcher, log};
@@ -215,8 +215,8 @@ impl Daemon {
                 .await?;
         let watched = watched(options, &config);
         let (manifests, manifests_handle) = watch_files(watched, &admission, &store, &clock);
-        let health =
-            Arc::new(Status::new(Arc::clone(sqlite), manifests_handle.clone(), Arc::clone(&clock)));
+        let machine = Machine::of(&launcher, &data_dir, address);
+        let health = Status::new(sqlite, &manifests_handle, &clock, machine);
         let token = files::operator_token(&data_dir).map_err(system("the operator's token"))?;
         let operator = redactor.hold([Secret::new(token.clone())]);
         let rules = guard::Rules::from(&config);

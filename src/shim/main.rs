@@ -7,7 +7,8 @@
 //! In order: a session of its own, subreaper, no new privileges, no core files, no foreign
 //! descriptors; then it reads what to start and waits at the gate. The end of the gate pipe means
 //! that the daemon did not record it: it exits and has started nothing. After the gate it starts
-//! the agent in a process group of its own, without a shell, lets go of the agent's pipes, and
+//! the agent in a process group of its own, without a shell, in a sandbox if one is asked for
+//! (`landlock`), lets go of the agent's pipes, and
 //! waits: for its children, and for the daemon. The end of the lifeline means that the daemon is
 //! gone: then the tree is killed at once.
 //!
@@ -24,6 +25,8 @@
 #[path = "../runtime/wire.rs"]
 mod wire;
 
+#[cfg(target_os = "linux")]
+mod landlock;
 mod start;
 mod tree;
 

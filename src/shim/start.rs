@@ -108,6 +108,8 @@ pub(super) struct Launch {
     block: Vec<u8>,
     argc: usize,
     envc: usize,
+    /// How many rules of the sandbox follow; none: no sandbox.
+    rulec: usize,
 }
 
 /// Reads what to start; none if the daemon went away before it had told all.
@@ -117,7 +119,7 @@ pub(super) fn read_launch(gate: &OwnedFd) -> Result<Option<Launch>, Errno> {
         return Ok(None);
     }
     let length = u32::from_le_bytes(length) as usize;
-    if !(8..=wire::LAUNCH_BYTES_MAX).contains(&length) {
+    if !(wire::LAUNCH_HEAD_BYTES..=wire::LAUNCH_BYTES_MAX).contains(&length) {
         return Err(Errno::TOOBIG);
     }
     let mut block = vec![0_u8; length];
@@ -128,9 +130,9 @@ pub(super) fn read_launch(gate: &OwnedFd) -> Result<Option<Launch>, Errno> {
         let bytes = block.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u32::from_le_bytes) as usize
     };
-    let (argc, envc) = (number(0), number(4));
-    let launch = Launch { argc, envc, block };
-    let strings = argc.saturating_add(envc).saturating_add(2);
+    let (argc, envc, rulec) = (number(0), number(4), number(8));
+    let launch = Launch { argc, envc, rulec, block };
+    let strings = argc.saturating_add(envc).saturating_add(rulec).saturating_add(2);
     let whole = launch.strings().count() == strings && launch.block.last() == Some(&0);
     if whole && argc > 0 { Ok(Some(launch)) } else { Err(Errno::INVAL) }
 }
@@ -161,7 +163,7 @@ pub(super) fn let_go_of_stdio() -> Result<(), Errno> {
 
 impl Launch {
     fn strings(&self) -> impl Iterator<Item = &CStr> {
-        let text = self.block.get(8..).unwrap_or_default();
+        let text = self.block.get(wire::LAUNCH_HEAD_BYTES..).unwrap_or_default();
         text.split_inclusive(|byte| *byte == 0)
             .filter_map(|string| CStr::from_bytes_with_nul(string).ok())
     }
@@ -171,6 +173,12 @@ impl Launch {
         use std::os::unix::ffi::OsStrExt;
         let bytes = self.strings().nth(1)?.to_bytes();
         (!bytes.is_empty()).then(|| std::ffi::OsStr::from_bytes(bytes).into())
+    }
+
+    /// The sandbox's rules, if there is to be one.
+    fn rules(&self) -> Option<impl Iterator<Item = &CStr>> {
+        let rules = self.strings().skip(2 + self.argc + self.envc);
+        (self.rulec > 0).then_some(rules)
     }
 
     /// Forks the agent. The pipe that comes back ends when the agent was executed, and carries one
@@ -193,8 +201,9 @@ impl Launch {
         let pid = unsafe { fork() };
         match pid {
             0 => {
+                let rules = self.rules();
                 // SAFETY: the lists end with null and point into `block`, which outlives the exec.
-                let (tag, errno) = unsafe { become_agent(procs, cwd, &argv, &envp) };
+                let (tag, errno) = unsafe { become_agent(procs, cwd, rules, &argv, &envp) };
                 let frame = wire::frame(tag, errno.raw_os_error());
                 let _ = rustix::io::write(&writer, &frame);
                 // SAFETY: ends the child without running the parent's destructors.
@@ -215,14 +224,15 @@ impl Launch {
     }
 }
 
-/// In the child: group, signals, cgroup, directory, exec. Comes back only if one fails.
+/// In the child: group, signals, cgroup, directory, sandbox, exec. Comes back only if one fails.
 ///
 /// # Safety
 ///
 /// `cwd` is a C string; `argv` and `envp` are lists of C strings that end with null.
-unsafe fn become_agent(
+unsafe fn become_agent<'a>(
     procs: Option<PathBuf>,
     cwd: *const c_char,
+    rules: Option<impl Iterator<Item = &'a CStr>>,
     argv: &[*const c_char],
     envp: &[*const c_char],
 ) -> (u8, Errno) {
@@ -241,10 +251,26 @@ unsafe fn become_agent(
     if let Err(errno) = rustix::process::chdir(unsafe { CStr::from_ptr(cwd) }) {
         return (wire::CWD_FAILED, errno);
     }
+    if let Some(rules) = rules
+        && let Err(errno) = confine(rules)
+    {
+        return (wire::SANDBOX_FAILED, errno);
+    }
     let Some(program) = argv.first() else { return (wire::EXEC_FAILED, Errno::INVAL) };
     // execve and not execvp: that one gives a file without an interpreter line to a shell.
     // SAFETY: promised by the caller.
     unsafe { execve(*program, argv.as_ptr(), envp.as_ptr()) };
     let error = std::io::Error::last_os_error();
     (wire::EXEC_FAILED, Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+#[cfg(target_os = "linux")]
+fn confine<'a>(rules: impl Iterator<Item = &'a CStr>) -> Result<(), Errno> {
+    super::landlock::apply(rules)
+}
+
+/// The daemon asks for no sandbox where there is none.
+#[cfg(not(target_os = "linux"))]
+fn confine<'a>(_rules: impl Iterator<Item = &'a CStr>) -> Result<(), Errno> {
+    Err(Errno::NOSYS)
 }

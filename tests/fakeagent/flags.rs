@@ -67,6 +67,7 @@ DIRECTIVES in a prompt, done in order; a prompt without any is echoed
   [[env]] [[env:NAME]] [[fds]] [[cwd]] [[pid]] [[meta]]
   [[servers]]                           the MCP servers that it was told to use, as JSON
   [[run:WORDS]]                         runs a program; says its exit code and what it wrote
+  [[attack:SIGNAL DATA OUTSIDE]]        tries what it must not do; says what came of each
   [[mcp:TOOL:JSON]]                     calls a tool of its server `spawnlet`; says the answer
   [[raw:LINE]] [[garbage:N]]            a line as it is; lines that are no JSON
   [[flood:BYTES]] [[stderr:BYTES]]      bytes without a newline; bytes on standard error

@@ -6,6 +6,7 @@
 //! read wherever it waits; so a cancel is seen in the middle of a turn.
 
 mod agent;
+mod attack;
 mod caller;
 mod children;
 mod flags;

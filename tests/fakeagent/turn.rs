@@ -217,6 +217,7 @@ impl Agent {
             "fds" => children::descriptors()?,
             "servers" => known.servers.to_string(),
             "run" => children::run(argument)?,
+            "attack" => crate::attack::attack(argument)?,
             "mcp" => caller::call(&known.servers, argument)?,
             "cwd" => std::env::current_dir()?.display().to_string(),
             "pid" => std::process::id().to_string(),

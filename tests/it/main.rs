@@ -28,6 +28,7 @@ mod power;
 mod real;
 mod restarts;
 mod runtime;
+mod sandbox;
 mod secrets;
 mod services;
 mod slow_disk;

@@ -50,6 +50,7 @@ fn bash(launcher: &Launcher, script: &str) -> LaunchSpec {
         cwd: "/".into(),
         env,
         instance: launcher.new_instance(),
+        sandbox: None,
     }
 }
 

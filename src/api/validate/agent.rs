@@ -2,7 +2,7 @@
 
 use super::not_yet::{self, ANY, NotYet};
 use super::{DESCRIPTION_CHARS_MAX, ID_CHARS_MAX, TITLE_CHARS_MAX, check};
-use crate::api::agent::{AgentSpec, AuthMode};
+use crate::api::agent::{AgentSpec, AuthMode, SandboxMode};
 use crate::api::command;
 use crate::api::field::FieldErrorReason::{
     FieldValueForbidden, FieldValueInvalid, FieldValueNotSupported, FieldValueRequired,
@@ -12,8 +12,6 @@ use crate::api::{FieldErrors, FieldPath};
 
 /// What has no effect yet.
 pub(super) const NOT_YET: &[NotYet] = &[
-    ("sandbox.mode", &["workspace-write", "read-only"]),
-    ("sandbox.writePaths", ANY),
     ("steer", &["native", "interrupt"]),
     ("sharing", &["shared"]),
     ("process.warm", ANY),
@@ -39,6 +37,7 @@ pub(crate) fn spec(spec: &AgentSpec) -> Result<(), FieldErrors> {
     }
     launch(&mut errors, &at, spec);
     credentials(&mut errors, &at, spec);
+    sandbox(&mut errors, &at, spec);
     maps(&mut errors, &at, spec);
     let method = spec.auth.as_ref().and_then(|auth| auth.method.as_ref());
     check::optional_id(&mut errors, at.field("auth").field("method"), method);
@@ -141,6 +140,15 @@ fn credentials(errors: &mut FieldErrors, at: &FieldPath, spec: &AgentSpec) {
     }
 }
 
+fn sandbox(errors: &mut FieldErrors, at: &FieldPath, spec: &AgentSpec) {
+    let at = at.field("sandbox").field("writePaths");
+    check::absolute_paths(errors, &at, &spec.sandbox.write_paths);
+    if spec.sandbox.mode == SandboxMode::Off && !spec.sandbox.write_paths.is_empty() {
+        let message = "has an effect with a sandbox only; set sandbox.mode, or leave it out";
+        errors.push(at, FieldValueForbidden, message);
+    }
+}
+
 fn maps(errors: &mut FieldErrors, at: &FieldPath, spec: &AgentSpec) {
     for (policy, mode) in &spec.mode_map {
         let at = at.field("modeMap").field(policy);
@@ -182,6 +190,17 @@ mod tests {
         assert_eq!(faults(json!({"command": "a", "argv": ["a"]})), ["spec.argv"]);
         assert_eq!(faults(json!({"argv": []})), ["spec.argv"]);
         assert_eq!(faults(json!({"argv": ["a", "b\0"]})), ["spec.argv[1]"]);
+    }
+
+    #[test]
+    fn write_paths_are_absolute_and_of_a_sandbox() {
+        let of = |mode: &str, path: &str| {
+            faults(json!({"command": "a", "sandbox": {"mode": mode, "writePaths": [path]}}))
+        };
+        assert!(of("workspace-write", "/cache").is_empty());
+        assert!(of("read-only", "/cache").is_empty());
+        assert_eq!(of("read-only", "cache"), ["spec.sandbox.writePaths[0]"]);
+        assert_eq!(of("off", "/cache"), ["spec.sandbox.writePaths"]);
     }
 
     #[test]

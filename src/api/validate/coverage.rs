@@ -26,6 +26,9 @@ const AGENT: &[&str] = &[
     // `bound-secret` needs slots, and slots need it: `slots_and_their_mode_go_together`.
     "authMode",
     "credentialSlots",
+    "sandbox.mode",
+    // Refused without a mode: `write_paths_are_absolute_and_of_a_sandbox`.
+    "sandbox.writePaths",
     "permissions",
     "modeMap",
     "categoryMap",

@@ -127,6 +127,7 @@ impl Controller {
             is_active_after_turn: false,
             stderr_tail: String::new(),
             noise_lines: 0,
+            sandbox: launched.sandbox,
         };
         let entry = Arc::new(Entry::new(
             key.clone(),

@@ -263,6 +263,7 @@ impl Launcher for Machine {
                 pidfd_inode: Some(2),
                 cgroup: None,
             },
+            sandbox: None,
             stdin: Box::new(stdin),
             stdout: Box::new(stdout),
             stderr: Box::new(tokio::io::empty()),
