@@ -22,6 +22,7 @@ mod large;
 mod limits;
 mod load;
 mod mcp;
+mod notices;
 mod permissions;
 mod real;
 mod restarts;

@@ -69,6 +69,7 @@ const SESSION: &[&str] = &[
     "toolInactivityTimeout",
     "ttlAfterFinished",
     "autoStopOnParent",
+    "notifyParent",
     "onSessionLost",
     "desiredState",
 ];
