@@ -19,6 +19,8 @@ use super::{Step, cascade, configure, launch, notice, permission, stop, usage};
 
 /// How often a process that could not be proven gone is looked at again.
 const UNPROVEN_RECHECK: Duration = Duration::from_secs(5);
+/// Waiting turns that end in one commit, which has 64 operations: an inbox may hold more.
+pub(super) const ENDED_TURNS_MAX: usize = 8;
 /// Turns removed in one commit: each is up to six operations, of 64.
 pub(super) const REMOVED_TURNS_MAX: usize = 8;
 
@@ -346,7 +348,9 @@ pub(super) fn carry_out(draft: &mut Draft<'_>) {
     let Some(end) = draft.session.status.end.clone() else { return };
     let has_told_children = cascade::has_told_children(draft);
     draft.because(format!("the session ends: {}", end.message));
-    for index in draft.pending_turns() {
+    let waiting = draft.pending_turns();
+    let has_more = waiting.len() > ENDED_TURNS_MAX;
+    for index in waiting.into_iter().take(ENDED_TURNS_MAX) {
         if holds_slot(&draft.turns[index]) {
             // Somebody waits for it: it counts as begun.
             end_active_turn(draft, index, &end);
@@ -360,6 +364,9 @@ pub(super) fn carry_out(draft: &mut Draft<'_>) {
         };
         turn(draft, index, &ending);
     }
+    if has_more {
+        draft.wake_in(Duration::ZERO);
+    }
     if let Some(index) = draft.active_turn() {
         end_active_turn(draft, index, &end);
     }
@@ -370,7 +377,7 @@ pub(super) fn carry_out(draft: &mut Draft<'_>) {
     if draft.world.may_have_running_process() {
         return;
     }
-    if draft.active_turn().is_some() || !has_told_children {
+    if has_more || draft.active_turn().is_some() || !has_told_children {
         return;
     }
     if draft.session.status.finished_at.is_none() {

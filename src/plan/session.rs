@@ -130,7 +130,11 @@ fn shut_down(draft: &mut Draft<'_>) {
 /// all the same is not left waiting.
 fn discard_turns(draft: &mut Draft<'_>) {
     draft.because("an external session: the daemon runs no agent of it");
-    for index in draft.pending_turns() {
+    let waiting = draft.pending_turns();
+    if waiting.len() > ending::ENDED_TURNS_MAX {
+        draft.wake_in(std::time::Duration::ZERO);
+    }
+    for index in waiting.into_iter().take(ending::ENDED_TURNS_MAX) {
         let ending = Ending::Discarded {
             code: Code::SpawnInvalidRequest,
             reason: "ExternalSession",
@@ -143,11 +147,16 @@ fn discard_turns(draft: &mut Draft<'_>) {
 
 /// A session that takes turns.
 fn run(draft: &mut Draft<'_>) {
-    for index in draft.pending_turns() {
-        if draft.turns[index].spec.desired_state == TurnDesiredState::Cancelled {
-            ending::mark_cancel(draft, index, CancelBy::Operator);
-            ending::turn(draft, index, &Ending::NeverSent);
-        }
+    let is_cancelled = |index: &usize| {
+        draft.turns[*index].spec.desired_state == TurnDesiredState::Cancelled
+    };
+    let cancelled: Vec<_> = draft.pending_turns().into_iter().filter(is_cancelled).collect();
+    if cancelled.len() > ending::ENDED_TURNS_MAX {
+        draft.wake_in(std::time::Duration::ZERO);
+    }
+    for index in cancelled.into_iter().take(ending::ENDED_TURNS_MAX) {
+        ending::mark_cancel(draft, index, CancelBy::Operator);
+        ending::turn(draft, index, &Ending::NeverSent);
     }
     if matches!(draft.world.process, Process::Unproven) {
         // Neither a second process nor the end of a turn that this one may have.

@@ -45,6 +45,29 @@ async fn two_sessions_run_at_once() {
     bench.check_quiet().await;
 }
 
+/// More turns than one commit has operations: the session could not be ended any more.
+#[tokio::test(start_paused = true)]
+async fn a_full_inbox_ends_with_its_session_and_goes_with_it() {
+    let bench = Bench::new().await;
+    bench.agent("a", "endless").await;
+    bench.session("s", "a", json!({"prompt": "first"})).await;
+    bench.until_phase("s-1", TurnPhase::Running).await;
+    let waiting: Vec<_> = (0..60).map(|number| format!("t{number:02}")).collect();
+    for name in &waiting {
+        bench.turn(name, "s", "later").await;
+    }
+    bench.cancel_session("s").await;
+    for name in &waiting {
+        assert_eq!(bench.until_final(name).await.status.phase, TurnPhase::Discarded);
+    }
+    let has_finished = |s: Option<&crate::api::Session>| s.unwrap().status.finished_at.is_some();
+    bench.until_session("s", has_finished).await;
+    bench.delete(Kind::Session, "s").await;
+    bench.until_session("s", |session| session.is_none()).await;
+    assert!(bench.all_turns().await.is_empty());
+    bench.check_quiet().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn turns_of_one_session_run_one_after_the_other_in_one_process() {
     let bench = Bench::new().await;
