@@ -147,9 +147,8 @@ fn discard_turns(draft: &mut Draft<'_>) {
 
 /// A session that takes turns.
 fn run(draft: &mut Draft<'_>) {
-    let is_cancelled = |index: &usize| {
-        draft.turns[*index].spec.desired_state == TurnDesiredState::Cancelled
-    };
+    let is_cancelled =
+        |index: &usize| draft.turns[*index].spec.desired_state == TurnDesiredState::Cancelled;
     let cancelled: Vec<_> = draft.pending_turns().into_iter().filter(is_cancelled).collect();
     if cancelled.len() > ending::ENDED_TURNS_MAX {
         draft.wake_in(std::time::Duration::ZERO);
