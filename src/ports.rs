@@ -7,11 +7,11 @@
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 use crate::api::machine::Guard;
 use crate::api::turn::Activity;
-use crate::api::{Agent, Condition, Session, Time, Uid};
+use crate::api::{Agent, Condition, Name, Namespace, Session, Time, Uid};
 
 /// What is known of a session's running turn between two writes of its status.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -94,6 +94,28 @@ pub trait Inputs: Send + Sync {
     ///
     /// Which is not there or cannot be entered, and what was expected.
     fn directories(&self, cwd: &str, additional: &[String]) -> Result<Vec<String>, String>;
+}
+
+/// What a caller that the daemon does not run is told on its streams: that a turn has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamNotice {
+    /// The turn.
+    pub turn: Uid,
+    /// What is told: ids and phases, nothing that a child wrote.
+    pub data: serde_json::Value,
+}
+
+/// The streams that clients of external sessions keep open.
+#[async_trait::async_trait]
+pub trait Streams: Send + Sync {
+    /// Whether a session has one that takes notices.
+    fn is_open(&self, session: &Uid) -> bool;
+
+    /// Writes a notice to each of a session's; whether one took it whole. Bounded in time.
+    async fn tell(&self, session: &Uid, notice: &StreamNotice) -> bool;
+
+    /// Where a session's record is, whenever one of its streams opens.
+    fn opened(&self) -> broadcast::Receiver<(Namespace, Name)>;
 }
 
 /// Before a child is made: may change it, or refuse it.

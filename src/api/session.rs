@@ -343,6 +343,9 @@ pub struct SessionStatus {
     pub latest_response_id: Option<Uid>,
     /// How many turns the session's own record made: the first prompt's.
     pub turns_made: u64,
+    /// Turns that notices made since the last prompt from elsewhere.
+    #[serde(skip_serializing_if = "super::turn::is_zero")]
+    pub wakes: u32,
     /// The live options as they stood last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub config: Vec<ConfigValue>,

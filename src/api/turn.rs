@@ -226,6 +226,52 @@ pub struct TurnStatus {
     /// As the agent reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Value>,
+    /// Whether the session that asked for it was told of its end. Absent: it is not to be told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notice: Option<Notice>,
+}
+
+/// What became of the word to the caller that its background turn has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Notice {
+    /// How far it got. Only goes forward; it is sent at most once.
+    pub state: NoticeState,
+    /// Since when it stands there.
+    pub at: Time,
+    /// The turn of the caller's that it was sent with, where the daemon runs the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<Name>,
+}
+
+/// How far a notice got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NoticeState {
+    /// It waits to be sent.
+    Pending,
+    /// It is being sent; it is never sent again.
+    Dispatched,
+    /// The caller's agent has it, or it was written to an open stream of the caller's.
+    Delivered,
+    /// Whether the caller has it cannot be known, or it surely does not any more.
+    DeliveryUnknown,
+}
+
+impl NoticeState {
+    /// Whether it keeps this state for ever.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        match self {
+            Self::Pending | Self::Dispatched => false,
+            Self::Delivered | Self::DeliveryUnknown => true,
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for this shape")]
+pub(super) const fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// Where a turn stands.

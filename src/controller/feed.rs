@@ -99,7 +99,7 @@ async fn follow_watch(
 }
 
 /// `/<kind>/<namespace>/<name>` as an object's key.
-fn object_key(key: &Key) -> Option<ObjectKey> {
+pub(super) fn object_key(key: &Key) -> Option<ObjectKey> {
     let mut parts = key.as_str().splitn(4, '/').skip(2);
     let (namespace, name) = (parts.next()?, parts.next()?);
     Some(ObjectKey { namespace: Namespace::from(namespace), name: Name::from(name) })
@@ -120,6 +120,7 @@ impl Controller {
             }
             Kind::Turn => match decode::<TurnSpec>(key, value, Rev::default()) {
                 Ok(turn) => {
+                    self.notice_owed(&turn).await;
                     let key =
                         ObjectKey { namespace: turn.metadata.namespace, name: turn.spec.session };
                     self.queue.add(key, Trigger::Watch);
@@ -184,6 +185,7 @@ impl Controller {
         let awake = self.records.pointed_at(keys::AWAKE).await?;
         let mut awake: Vec<_> = awake.iter().filter_map(object_key).collect();
         awake.extend(self.asking_sessions().await?);
+        awake.extend(self.sessions_with_notices().await?);
         if awake.is_empty() {
             self.booted.send_replace(true);
         }
@@ -226,6 +228,15 @@ impl Controller {
             Ok(awake) => self.add_all(&awake, Trigger::Resync),
             Err(error) => {
                 tracing::warn!(%error, "the resync could not read what is awake");
+                return false;
+            }
+        }
+        match self.sessions_with_notices().await {
+            Ok(sessions) => {
+                sessions.into_iter().for_each(|key| self.queue.add(key, Trigger::Resync));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the resync could not read who is to be told");
                 return false;
             }
         }

@@ -14,6 +14,7 @@ mod feed;
 mod idle;
 mod jumps;
 mod live;
+mod notices;
 mod observe;
 mod output;
 pub mod process;
@@ -41,7 +42,7 @@ use crate::api::{Dur, Name, Namespace, Uid};
 use crate::clock::{Mono, Now, SharedClock};
 use crate::plan::capacity::Limits;
 use crate::plan::line::Line;
-use crate::plan::{Plan, Requeue, World, plan};
+use crate::plan::{Plan, Requeue, Told, World, plan};
 use crate::ports;
 use crate::slots::SharedSlots;
 use crate::store::SharedBlobs;
@@ -128,6 +129,8 @@ pub struct Parts {
     pub hooks: Option<Arc<dyn crate::ports::Hooks>>,
     /// The turn slots, shared with admission.
     pub slots: SharedSlots,
+    /// Where external sessions are told of their children.
+    pub streams: Option<Arc<dyn ports::Streams>>,
 }
 
 /// The loop's shared state.
@@ -142,6 +145,9 @@ pub struct Controller {
     queue: Arc<Queue>,
     hooks: Option<Arc<dyn crate::ports::Hooks>>,
     slots: SharedSlots,
+    streams: Option<Arc<dyn ports::Streams>>,
+    /// Turns of which this daemon told on streams, until what came of it is recorded.
+    told: Arc<Mutex<HashMap<Uid, Told>>>,
     /// Sessions that wait for a slot.
     line: Mutex<Line<ObjectKey>>,
     /// Turns that this daemon took.
@@ -239,6 +245,8 @@ impl Controller {
             queue,
             hooks: parts.hooks,
             slots: parts.slots,
+            streams: parts.streams,
+            told: Arc::default(),
             line: Mutex::default(),
             taken: Mutex::new(HashSet::new()),
             held_before,
@@ -406,6 +414,7 @@ impl Service {
         controller.agents.look_at_all(Trigger::Boot).await?;
         helpers.spawn(Arc::clone(&controller.agents).run(feeds.clone()));
         helpers.spawn(feed::follow(Arc::clone(&controller), rev, feeds.clone()));
+        helpers.spawn(Arc::clone(&controller).follow_streams(feeds.clone()));
         let reporting = CancellationToken::new();
         helpers.spawn({
             let controller = Arc::clone(&controller);

@@ -58,6 +58,7 @@ impl Controller {
         };
         let children = self.children(&session).await?;
         let owner = self.owner(&session).await?;
+        let notices = self.notices(&session).await?;
         let needs_start = !is_ready(&process);
         let agent = self.agent_of(&session, needs_start).await?;
         let scope = self.find_scope(&session, needs_start && !turns.is_empty()).await?;
@@ -77,6 +78,7 @@ impl Controller {
             below,
             children,
             owner,
+            notices,
             agent,
             scope,
             process,

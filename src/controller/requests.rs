@@ -89,15 +89,18 @@ fn is_of(request: &PermissionRequest, owner: &Uid) -> bool {
     request.metadata.owner_references.iter().any(|found| found.uid == *owner)
 }
 
-/// A change whose new requests have uids; the planner, which is pure, makes none.
+/// A change whose new records have uids; the planner, which is pure, makes none.
 pub(super) fn with_uids(change: &Change) -> Cow<'_, Change> {
     let is_new = |request: &PermissionRequest| request.metadata.uid.is_empty();
-    if !change.requests.iter().any(is_new) {
+    if change.wake.is_none() && !change.requests.iter().any(is_new) {
         return Cow::Borrowed(change);
     }
     let mut change = change.clone();
     for request in change.requests.iter_mut().filter(|request| is_new(request)) {
         request.metadata.uid = Uid::new(uuid::Uuid::now_v7().to_string());
+    }
+    if let Some(wake) = &mut change.wake {
+        wake.metadata.uid = Uid::new(uuid::Uuid::now_v7().to_string());
     }
     Cow::Owned(change)
 }

@@ -137,7 +137,8 @@ impl Endpoint {
         if opens_session && self.shared.sessions.make_room(&owner).await.is_err() {
             return Err(full());
         }
-        let held = session.and_then(|id| self.shared.sessions.hold(&id));
+        let opens_stream = parts.method == Method::GET;
+        let held = session.as_ref().and_then(|id| self.shared.sessions.hold(id));
         let response = self.service.handle(Request::from_parts(parts, body)).await.map(Body::new);
         if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
             // The body's type is right and it is JSON: then it is no message of the protocol.
@@ -155,10 +156,12 @@ impl Endpoint {
             }
             _ => held,
         };
+        let is_stream = opens_stream && response.status().is_success();
+        let stream = session.filter(|_| is_stream).map(|id| self.shared.streams.open(&id));
         // A session is in use as long as one of its streams is open.
         Ok(response.map(|body| {
             Body::from_stream(body.into_data_stream().inspect(move |_| {
-                let _ = &held;
+                let _ = (&held, &stream);
             }))
         }))
     }

@@ -19,6 +19,7 @@ mod input;
 mod server;
 mod session;
 mod spawn;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod updates;
@@ -30,6 +31,7 @@ use axum::Router;
 use axum::routing::any;
 use tokio_util::sync::CancellationToken;
 
+pub use streams::Streams;
 pub use updates::Service;
 
 use crate::admission::Admission;
@@ -72,6 +74,8 @@ pub struct State {
     pub live: Arc<dyn Live>,
     /// What a launch would find on this machine.
     pub inputs: Arc<dyn Inputs>,
+    /// Where callers are told of their children; the controller tells.
+    pub streams: Arc<Streams>,
     /// For idle sessions.
     pub clock: SharedClock,
     /// Waits and bounds.
@@ -93,6 +97,7 @@ struct Shared {
     cursors: Cursors,
     sessions: Arc<Sessions>,
     updates: Arc<Updates>,
+    streams: Arc<Streams>,
     shutdown: CancellationToken,
 }
 
@@ -115,6 +120,7 @@ pub fn build(state: State) -> (Router, Service) {
         cursors: Cursors::new(&state.secret),
         sessions,
         updates,
+        streams: state.streams,
         shutdown: state.shutdown,
     });
     let endpoint = Arc::new(http::Endpoint::new(shared));

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::request::Parts;
 use futures::FutureExt as _;
+#[expect(deprecated, reason = "the revisions with sessions have levels")]
+use rmcp::model::SetLevelRequestParams;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, Extensions,
     Implementation, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
@@ -14,7 +16,7 @@ use rmcp::model::{
     ServerCapabilities, ServerConfig, SubscribeRequestParams, SubscriptionFilter, Tool,
     UnsubscribeRequestParams,
 };
-use rmcp::service::{RequestContext, RoleServer, SubscriptionContext};
+use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
 use rmcp::{ServerHandler, model::JsonObject};
 use serde_json::Value;
 
@@ -157,8 +159,10 @@ impl ServerHandler for Facade {
         Cow::Borrowed(&VERSIONS)
     }
 
+    #[expect(deprecated, reason = "the revisions with sessions have log messages")]
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
+            .enable_logging()
             .enable_tools()
             .enable_resources()
             .enable_resources_subscribe()
@@ -166,6 +170,25 @@ impl ServerHandler for Facade {
         ServerConfig::new(capabilities)
             .with_server_info(Implementation::new("spawnlet", env!("CARGO_PKG_VERSION")))
             .with_instructions(INSTRUCTIONS)
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        let Ok(access) = access_of(&context.extensions) else { return };
+        if let (true, Some(id)) = (access.opens(Toolset::Spawn), &access.session) {
+            self.shared.streams.introduce(id, &access.principal, context.peer.clone());
+        }
+    }
+
+    #[expect(deprecated, reason = "the revisions with sessions have levels")]
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if let Some(id) = &access_of(&context.extensions)?.session {
+            self.shared.streams.set_level(id, request.level);
+        }
+        Ok(())
     }
 
     async fn list_tools(

@@ -114,6 +114,7 @@ impl Bench {
             admission: Arc::clone(&admission),
             live: Arc::new(Machine),
             inputs: Arc::new(Machine),
+            streams: Arc::default(),
             clock: Arc::clone(&shared_clock),
             options,
             secret: b"secret".to_vec(),

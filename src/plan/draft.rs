@@ -141,6 +141,10 @@ impl<'w> Draft<'w> {
     pub(super) fn finish(mut self) -> Plan {
         if !self.change.removes_session {
             status::derive(&mut self.session, &self.turns, self.world, self.now, &self.why);
+            // It waits from the commit on that makes it.
+            let made = u32::from(self.change.wake.is_some());
+            self.session.status.queued_turns =
+                self.session.status.queued_turns.saturating_add(made);
             bounds::session(&mut self.session);
             if status::is_worth_writing(&self.world.session, &self.session) {
                 self.change.session = Some(self.session.clone());

@@ -15,7 +15,7 @@ use crate::api::{Code, PROCESS_FINALIZER};
 use super::draft::{Draft, holds_slot};
 use super::turn::{Ending, conclude, start_failure_code};
 use super::world::{Call, Fault, Live, Process, Stage, StartFailure, StopCause};
-use super::{Step, cascade, configure, launch, permission, stop, usage};
+use super::{Step, cascade, configure, launch, notice, permission, stop, usage};
 
 /// How often a process that could not be proven gone is looked at again.
 const UNPROVEN_RECHECK: Duration = Duration::from_secs(5);
@@ -33,6 +33,7 @@ pub(super) fn turn(draft: &mut Draft<'_>, index: usize, ending: &Ending<'_>) {
         ended.response_id = Some(draft.turns[index].metadata.uid.clone());
         ended.response_bytes = draft.world.turns[index].stored_response_bytes;
     }
+    ended.notice = notice::of_end(draft, index, &ended);
     draft.because(format!("turn {} ended: {:?}", draft.turns[index].metadata.name, ended.phase));
     draft.conclude(index, ended);
 }

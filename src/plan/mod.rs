@@ -6,7 +6,8 @@
 //! Invariants, each held by a test over all enumerated worlds:
 //! - total: every world has a plan;
 //! - a plan records its intention ([`Step::Record`], always first) before the one effect that
-//!   cannot be repeated ([`Step::Launch`], [`Step::Submit`]), and has at most one of those;
+//!   cannot be repeated ([`Step::Launch`], [`Step::Submit`], [`Step::Tell`]), and has at most one of
+//!   those;
 //! - planning and acting again and again reaches a world that plans no step;
 //! - a session that ends, or is being deleted, never starts a process nor sends a prompt;
 //! - nothing decides by `status.phase`: [`status`] derives it last, from the rest.
@@ -27,6 +28,7 @@ pub mod introduction;
 mod launch;
 pub mod line;
 mod login;
+mod notice;
 pub mod permission;
 mod sandbox;
 mod session;
@@ -56,6 +58,7 @@ use crate::options::settings::{Setting, Wanted};
 pub use cascade::must_tell_children;
 pub use draft::{holds_slot, is_taken, next_turn};
 pub use launch::instance;
+pub use notice::{NOTICES_MAX, Notices, Told, text as notice_text};
 pub use world::{OpenAs, Rung, StopCause, World};
 
 /// What one pass does.
@@ -153,6 +156,9 @@ pub enum Step {
     },
     /// Before: the record says that there is no process. Lets go of what is known of it.
     Forget,
+    /// Before: the notices of these turns are recorded as `dispatched`. Writes them to the open
+    /// streams of the external session. A second run finds them told and does nothing.
+    Tell(Vec<Turn>),
 }
 
 impl Step {
@@ -174,6 +180,7 @@ impl Step {
             Self::AnswerPermission { answer, .. } => format!("AnswerPermission({answer:?})"),
             Self::Stop { rung, .. } => format!("Stop({rung:?})"),
             Self::Forget => "Forget".to_owned(),
+            Self::Tell(turns) => format!("Tell({} turns)", turns.len()),
         }
     }
 
@@ -181,7 +188,7 @@ impl Step {
     #[must_use]
     pub const fn is_once(&self) -> bool {
         match self {
-            Self::Launch { .. } | Self::Submit { .. } => true,
+            Self::Launch { .. } | Self::Submit { .. } | Self::Tell(_) => true,
             Self::Record(_)
             | Self::OpenGate
             | Self::Initialize
@@ -205,6 +212,11 @@ pub struct Change {
     pub agent: Option<Agent>,
     /// Turns as they shall stand.
     pub turns: Vec<Turn>,
+    /// A new turn of the session, by which it is told of turns of its children. It gets its uid with
+    /// the commit; its name must be free.
+    pub wake: Option<Turn>,
+    /// Ended turns of its children, as the session's being told of them shall stand.
+    pub notices: Vec<Turn>,
     /// Turns that go, with their transcripts and responses.
     pub remove_turns: Vec<Turn>,
     /// Requests for permission as they shall stand. One without a uid is new, and gets it with the
@@ -239,6 +251,13 @@ impl Change {
         }
         for request in &self.requests {
             parts.push(format!("{} {:?}", request.metadata.name, request.status.phase));
+        }
+        if let Some(wake) = &self.wake {
+            parts.push(format!("wake {}", wake.metadata.name));
+        }
+        for turn in &self.notices {
+            let state = turn.status.notice.as_ref().map(|notice| notice.state);
+            parts.push(format!("notice of {} {state:?}", turn.metadata.name));
         }
         if !self.remove_requests.is_empty() {
             parts.push(format!("remove {} requests", self.remove_requests.len()));

@@ -13,6 +13,7 @@ use crate::api::{
 };
 use crate::clock::{Mono, Now};
 
+use super::Notices;
 use super::permission::{Answer, Ask};
 use super::world::*;
 use super::{Change, Plan, Requeue, Step, plan};
@@ -54,6 +55,9 @@ pub(crate) struct Model {
     /// What the agent was told, by the number of its question: the judge of "once, and as recorded".
     pub(crate) told: Vec<(u64, Answer)>,
     pub(crate) owner: Owner,
+    pub(crate) notices: Notices,
+    /// Turns of children that the session was told of, or never will be.
+    pub(crate) settled: Vec<Turn>,
     pub(crate) children: Children,
     pub(crate) process: Process,
     pub(crate) agent: Finding<Agent>,
@@ -119,6 +123,8 @@ impl Model {
             requests: Vec::new(),
             told: Vec::new(),
             owner: Owner::None,
+            notices: Notices::default(),
+            settled: Vec::new(),
             children: Children::default(),
             process: Process::Absent,
             agent: Finding::Found(Box::new(Agent::new(metadata("a", "agent"), agent_spec))),
@@ -161,6 +167,7 @@ impl Model {
             below: session.status.finished_at.is_some().then(|| self.turns.clone()),
             children: Some(self.children.clone()),
             owner: self.owner,
+            notices: self.notices.clone(),
             agent: self.agent.clone(),
             scope: self.scope.clone(),
             process: self.process.clone(),
@@ -307,6 +314,7 @@ impl Model {
                 }
             }
             Step::Forget => self.process = Process::Absent,
+            Step::Tell(turns) => self.tell(turns),
             Step::OpenGate
             | Step::Initialize
             | Step::Authenticate { .. }
@@ -365,11 +373,48 @@ impl Model {
                 }
             }
             Step::Stop { rung, cause } => take_rung(live, *rung, cause, now, behaviour),
-            Step::Record(_) | Step::Launch { .. } | Step::Submit { .. } | Step::Forget => {}
+            Step::Record(_)
+            | Step::Launch { .. }
+            | Step::Submit { .. }
+            | Step::Forget
+            | Step::Tell(_) => {}
+        }
+    }
+
+    /// An external session's clients are told; that they were is known at once.
+    fn tell(&mut self, turns: &[Turn]) {
+        for turn in turns {
+            let uid = turn.metadata.uid.clone();
+            assert!(self.notices.told.iter().all(|(told, _)| *told != uid), "told twice: {uid}");
+            self.notices.told.push((uid, super::Told::Written));
+        }
+    }
+
+    /// Its children's turns as the session is told of them, and the turn that tells it.
+    fn record_notices(&mut self, change: &Change) {
+        for wanted in &change.notices {
+            let uid = &wanted.metadata.uid;
+            let unsettled = &mut self.notices.unsettled;
+            let place = unsettled.iter().position(|seen| seen.metadata.uid == *uid);
+            let place = place.expect("a notice that is stored");
+            if wanted.status.notice.as_ref().is_some_and(|notice| notice.state.is_final()) {
+                unsettled.remove(place);
+                self.settled.push(wanted.clone());
+            } else {
+                unsettled[place] = wanted.clone();
+            }
+        }
+        if let Some(wake) = &change.wake {
+            let mut wake = wake.clone();
+            let number = change.session.as_ref().expect("its counts move on").status.turns_made;
+            wake.metadata.uid = format!("wake-{number}").into();
+            self.turns.push(wake);
+            self.notices.next_turn = Some((format!("s-{}", number + 1).into(), number + 1));
         }
     }
 
     fn record(&mut self, change: &Change) {
+        self.record_notices(change);
         assert!(
             change.take_slot.iter().all(|uid| !change.free_slots.contains(uid)),
             "world {}: a slot is taken and given back at once",

@@ -9,7 +9,7 @@ use super::deadlines::{self, Clock};
 use super::draft::{Draft, holds_slot, next_turn};
 use super::turn::Ending;
 use super::world::{Live, Process, Stage, StopCause, World};
-use super::{Plan, Step, budget, cascade, ending, launch, permission, status, stop};
+use super::{Plan, Step, budget, cascade, ending, launch, notice, permission, status, stop};
 
 /// Decides what one pass does.
 pub(super) fn plan(world: &World, now: Now) -> Plan {
@@ -32,6 +32,7 @@ pub(super) fn plan(world: &World, now: Now) -> Plan {
         run(&mut draft);
     }
     permission::settle(&mut draft);
+    notice::settle(&mut draft);
     draft.finish()
 }
 

@@ -13,6 +13,7 @@ use crate::clock::Mono;
 use crate::options::Snapshot;
 use crate::options::settings::{Done, Setting, Wanted};
 
+use super::notice::Notices;
 use super::permission::Ask;
 use super::usage::{Meter, Spent};
 
@@ -35,6 +36,8 @@ pub struct World {
     pub children: Option<Children>,
     /// The session that made it.
     pub owner: Owner,
+    /// What it is to be told of its children's turns.
+    pub notices: Notices,
     /// The agent that it names.
     pub agent: Finding<Agent>,
     /// Its directories.

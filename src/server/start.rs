@@ -201,6 +201,7 @@ impl Daemon {
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
         // Before anything is started: an agent finds the daemon at this address.
         let (listeners, address, reach) = listen(&config, &data_dir, store_id.clone()).await?;
+        let streams = Arc::new(mcp::Streams::default());
         let parts = controller::Parts {
             records,
             blobs: Arc::clone(&blobs),
@@ -209,6 +210,7 @@ impl Daemon {
             clock: Arc::clone(&clock),
             hooks: Some(Arc::clone(&programs) as SharedHooks),
             slots,
+            streams: Some(Arc::clone(&streams) as Arc<dyn crate::ports::Streams>),
         };
         let (controller, live) =
             Controller::build(loop_options(&config, store_id, opened, reach.clone())?, parts)
@@ -235,7 +237,7 @@ impl Daemon {
             mcp_url: reach.mcp_url,
             shutdown: api_stop.clone(),
         };
-        let (tools, facade) = facade(&api, Arc::clone(&launcher), &config, token);
+        let (tools, facade) = facade(&api, streams, Arc::clone(&launcher), &config, token);
         let router = guard::protect(rest::router(api).merge(tools), Arc::clone(&guard));
         Ok(Self {
             controller,
@@ -314,6 +316,7 @@ impl Daemon {
 /// What MCP is served by: the same as the API, and a look at the machine.
 fn facade(
     api: &rest::State,
+    streams: Arc<mcp::Streams>,
     launcher: Arc<launcher::RuntimeLauncher>,
     config: &Config,
     operator_token: String,
@@ -324,6 +327,7 @@ fn facade(
         admission: Arc::clone(&api.admission),
         live: Arc::clone(&api.live),
         inputs: launcher,
+        streams,
         clock: Arc::clone(&api.clock),
         options: mcp::Options::from(config),
         secret: operator_token.into_bytes(),

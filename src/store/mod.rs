@@ -389,6 +389,21 @@ pub mod keys {
     /// The prefix of [`asking`].
     pub const ASKING: &str = "/asking/";
 
+    /// A turn that has ended and of which its caller is not told yet. The value is the turn's key.
+    #[must_use]
+    pub fn notice(caller: &Uid, turn: &Uid) -> Key {
+        Key::new(format!("{}{turn}", notices_for(caller)))
+    }
+
+    /// The prefix of [`notice`] for one caller, oldest turn first.
+    #[must_use]
+    pub fn notices_for(caller: &Uid) -> String {
+        format!("{NOTICES}{caller}/")
+    }
+
+    /// The prefix of [`notice`].
+    pub const NOTICES: &str = "/notice/";
+
     /// A request for permission of a session or a turn. The value is the request's key.
     #[must_use]
     pub fn request_of(owner: &Uid, request: &Uid) -> Key {

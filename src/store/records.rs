@@ -276,6 +276,20 @@ impl Records {
         self.through(&keys::requests_of(owner)).await
     }
 
+    /// Ended turns of which a session is not told yet, oldest first; at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::get`].
+    pub async fn notices_for(&self, caller: &Uid, limit: usize) -> Result<Vec<Turn>, Error> {
+        let (found, _) = self.store.list(&keys::notices_for(caller), None, limit).await?;
+        let mut turns = Vec::with_capacity(found.len());
+        for record in &found {
+            turns.extend(self.at(&key_in(record)?).await?);
+        }
+        Ok(turns)
+    }
+
     /// A session's children, oldest first.
     ///
     /// # Errors

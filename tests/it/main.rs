@@ -23,6 +23,7 @@ mod large;
 mod limits;
 mod load;
 mod mcp;
+mod notices;
 mod permissions;
 mod power;
 mod real;

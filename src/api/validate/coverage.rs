@@ -72,6 +72,7 @@ const SESSION: &[&str] = &[
     "toolInactivityTimeout",
     "ttlAfterFinished",
     "autoStopOnParent",
+    "notifyParent",
     "onSessionLost",
     "desiredState",
 ];

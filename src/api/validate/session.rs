@@ -10,13 +10,8 @@ use crate::api::session::{Provider, SessionSpec};
 use crate::api::{FieldErrors, FieldPath};
 
 /// What has no effect yet.
-pub(super) const NOT_YET: &[NotYet] = &[
-    ("provider", &["fork"]),
-    ("role", ANY),
-    ("toolFilter.allow", ANY),
-    ("toolFilter.deny", ANY),
-    ("notifyParent", &["false"]),
-];
+pub(super) const NOT_YET: &[NotYet] =
+    &[("provider", &["fork"]), ("role", ANY), ("toolFilter.allow", ANY), ("toolFilter.deny", ANY)];
 
 /// The column "M".
 pub(super) const COLUMN: &[(&str, Change)] = &[

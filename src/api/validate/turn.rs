@@ -13,7 +13,7 @@ use crate::api::{FieldErrors, FieldPath};
 
 /// What has no effect yet.
 pub(super) const NOT_YET: &[NotYet] =
-    &[("deliverAt", &["step"]), ("source.kind", &["fleet-relay", "subagent", "notice"])];
+    &[("deliverAt", &["step"]), ("source.kind", &["fleet-relay", "subagent"])];
 
 /// The column "M".
 pub(super) const COLUMN: &[(&str, Change)] = &[

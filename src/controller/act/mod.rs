@@ -152,6 +152,10 @@ impl Controller {
                 self.queue.add(key.clone(), crate::api::report::Trigger::Process);
                 Ok(())
             }
+            Step::Tell(turns) => {
+                self.tell(key, world, turns);
+                Ok(())
+            }
         }
     }
 
@@ -247,6 +251,7 @@ impl Controller {
         for turn in &change.remove_turns {
             self.spawn(permission::drop_of(self.records.clone(), turn.metadata.uid.clone()));
         }
+        self.forget_told(&change.notices);
         self.reporter.events_of(world, change, self.clock.now().time);
         if let Some(hooks) = &self.hooks {
             tell::of_change(hooks.as_ref(), world, change);
@@ -370,6 +375,14 @@ fn transaction(world: &World, change: &Change) -> Txn {
             txn = txn.update(&seen.record, turn);
         }
     }
+    for turn in &change.notices {
+        let unsettled = &world.notices.unsettled;
+        let seen = unsettled.iter().find(|seen| seen.metadata.uid == turn.metadata.uid);
+        if let Some(seen) = seen {
+            txn = txn.update(seen, turn);
+        }
+    }
+    txn = change.wake.iter().fold(txn, Txn::create);
     for turn in &change.remove_turns {
         let open = world.turns.iter().map(|open| &open.record);
         let stored = world.below.iter().flatten();

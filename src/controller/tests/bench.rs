@@ -83,6 +83,10 @@ pub(super) struct Bench {
     /// Moves the wall clock.
     pub(super) wall: Arc<Wall>,
     stopped_cleanly: bool,
+    /// Whether the turns that callers ask for say whose they are, so that they are told of their ends.
+    pub(super) notifies: bool,
+    /// Where external sessions are told.
+    pub(super) streams: Option<Arc<dyn crate::ports::Streams>>,
     daemon: Option<Daemon>,
     /// The running daemon's slots, or the last one's.
     slots: SharedSlots,
@@ -127,6 +131,8 @@ impl Bench {
             idle_max: 32,
             wall,
             stopped_cleanly: false,
+            notifies: false,
+            streams: None,
             daemon: None,
             slots: SharedSlots::default(),
         }
@@ -199,6 +205,7 @@ impl Bench {
         self.slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
         let parts = Parts {
             hooks: None,
+            streams: self.streams.clone(),
             slots: self.slots.clone(),
             records: Records::new(store),
             blobs,

@@ -117,6 +117,7 @@ impl Bench {
             ..TurnSpec::default()
         };
         spec.source.kind = SourceKind::Spawn;
+        spec.source.caller = session.status.lineage.parent.clone().filter(|_| self.notifies);
         let mut turn = Turn::new(self.meta(name), spec);
         turn.metadata.owner_references.push(owned_by(session));
         turn

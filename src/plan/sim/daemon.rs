@@ -194,6 +194,7 @@ impl Sim {
                 .is_some()
                 .then(|| self.shelf.turns_of(key).cloned().collect()),
             children,
+            notices: crate::plan::Notices::default(),
             owner: match parent {
                 None => Owner::None,
                 Some(parent) => Owner::of(self.shelf.by_uid(parent)),
@@ -287,6 +288,8 @@ impl Sim {
             Step::Record(change) => self.record(pass, change),
             Step::Launch { incarnation } => self.launch(&pass.key, &uid, incarnation.0),
             Step::Submit { turn, .. } => self.submit(&pass.key, &uid, turn),
+            // No session of these worlds is an external one with children.
+            Step::Tell(_) => Ok(Done::Yes),
             Step::Forget => {
                 if let Some(daemon) = &mut self.daemon {
                     daemon.registry.remove(&uid);
@@ -499,7 +502,8 @@ impl Sim {
             | Step::Launch { .. }
             | Step::Submit { .. }
             | Step::AnswerPermission { .. }
-            | Step::Forget => {}
+            | Step::Forget
+            | Step::Tell(_) => {}
         }
         Done::Yes
     }

@@ -53,6 +53,14 @@ fn index_turn(turn: &Turn, found: &mut Vec<Key>) {
         found.push(keys::open_turn(session, &turn.metadata.uid));
     }
     found.extend(idempotency_key(turn));
+    found.extend(unsettled_notice(turn));
+}
+
+/// Where a caller finds the ended turns of which it is not told yet.
+fn unsettled_notice(turn: &Turn) -> Option<Key> {
+    let notice = turn.status.notice.as_ref().filter(|notice| !notice.state.is_final());
+    let caller = turn.spec.source.caller.as_ref()?;
+    notice.map(|_| keys::notice(caller, &turn.metadata.uid))
 }
 
 /// Where the turn of an idempotency key is found: it goes with the turn.
