@@ -1,6 +1,6 @@
 //! Points at which a test ends the daemon: test catalogue C2.
 //!
-//! A build with the feature `failpoints` looks, at each call of [`reach`], whether the environment's
+//! A build with the feature `failpoints` looks, at each call of `reach`, whether the environment's
 //! `FAILPOINT` names this very point (`NAME`, or `NAME:N` for the Nth time), and if so aborts the process there: no destructor, no flush, no
 //! answer. Any other build does nothing at all, and that is what is shipped.
 //!

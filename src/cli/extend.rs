@@ -22,8 +22,9 @@ pub(super) struct Extend {
     by: Dur,
 }
 
-/// How often a record that changed meanwhile is looked at again.
-const TRIES_MAX: usize = 5;
+/// How often a record that changed meanwhile is looked at again. Each time somebody else got on: a
+/// session that starts is written a dozen times within a moment.
+const TRIES_MAX: usize = 50;
 
 impl Extend {
     pub(super) async fn run(self, context: &mut Context<'_>) -> Result<(), Failure> {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::api::permission::{PermissionOption, ToolCall};
 use crate::api::session::ConfigValue;
 use crate::api::turn::ConfigWarning;
-use crate::api::{Session, Turn};
+use crate::api::{Agent, Session, Turn};
 
 /// A sentence with the last words of an agent in it.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -36,6 +36,20 @@ const LOCATIONS_BYTES_MAX: usize = 16 * 1024;
 const PERMISSION_OPTIONS_MAX: usize = 16;
 /// The agent's own id of a session: it cannot be cut.
 pub(super) const ACP_SESSION_ID_BYTES_MAX: usize = 4096;
+
+/// Bounds what an Agent's status has of its agent's words.
+pub(super) fn agent(agent: &mut Agent) {
+    for message in agent.status.conditions.messages_mut() {
+        cut(message, TEXT_BYTES_MAX);
+    }
+}
+
+/// A sentence as a record holds it.
+pub(super) fn sentence(text: &str) -> String {
+    let mut text = text.to_owned();
+    cut(&mut text, TEXT_BYTES_MAX);
+    text
+}
 
 /// Bounds what a session's status has from its agent.
 pub(super) fn session(session: &mut Session) {

@@ -150,6 +150,7 @@ impl<'w> Draft<'w> {
                 self.change.session = Some(self.session.clone());
             }
         }
+        self.change.agent.iter_mut().for_each(bounds::agent);
         self.turns.iter_mut().for_each(bounds::turn);
         let removed: Vec<_> =
             self.change.remove_turns.iter().map(|t| t.metadata.uid.clone()).collect();

@@ -9,9 +9,9 @@ use crate::api::agent::AUTH_REQUIRED;
 use crate::api::condition::ConditionStatus;
 use crate::api::{Agent, Time};
 
-use super::Step;
 use super::draft::Draft;
 use super::world::{Call, CallFailure, CallFailureKind, Finding, Live, StartFailure};
+use super::{Step, bounds};
 
 /// The method to log in by, if opening the session failed for want of a login and a login can
 /// still help.
@@ -72,6 +72,7 @@ pub(super) fn is_required(agent: &Agent) -> bool {
 /// Tells on the agent's record that it needs a login, once.
 pub(super) fn note_required(draft: &mut Draft<'_>, message: &str) {
     let Finding::Found(found) = &draft.world.agent else { return };
+    let message = bounds::sentence(message);
     let is_told = found
         .status
         .conditions

@@ -333,11 +333,6 @@ impl Launcher {
         cgroup: Option<PathBuf>,
         is_joined: bool,
     ) -> Result<(Process, OwnedFd, oneshot::Receiver<Greeting>), Error> {
-        // Of std, which makes both ends so that no other program inherits them.
-        let pipe = || match std::io::pipe() {
-            Ok((reader, writer)) => Ok((OwnedFd::from(reader), OwnedFd::from(writer))),
-            Err(source) => Err(Error::Resources { what: "a pipe", source }),
-        };
         let ((stdin, to_stdin), (from_stdout, stdout)) = (pipe()?, pipe()?);
         let (from_stderr, stderr) = if is_joined {
             (None, stdout.try_clone().map_err(resources("a pipe"))?)
@@ -461,6 +456,14 @@ fn hold(pid: u32) -> io::Result<(OwnedFd, AsyncFd<OwnedFd>, u64)> {
     let listened = sys::watch(held.try_clone()?)?;
     let stat = proc::stat(pid).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     Ok((held, listened, stat.start_time))
+}
+
+/// A pipe of std, which makes both ends so that no other program inherits them.
+fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
+    match std::io::pipe() {
+        Ok((reader, writer)) => Ok((OwnedFd::from(reader), OwnedFd::from(writer))),
+        Err(source) => Err(Error::Resources { what: "a pipe", source }),
+    }
 }
 
 fn resources(what: &'static str) -> impl Fn(io::Error) -> Error {

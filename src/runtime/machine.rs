@@ -4,7 +4,7 @@
 //! [`Facts::look`] asks the system, [`Facts::guards`] judges, so that every judgement can be tested
 //! on any machine. Beside the loop: it is asked by `/readyz` (`spawnlet doctor`), in the daemon,
 //! whose limits and mounts may differ from a terminal's. Invariants: nothing is changed (but for
-//! the probe of [`cgroup::detect`]); every guard is told, also those that cannot be seen. Absent:
+//! the probe of `cgroup::detect`); every guard is told, also those that cannot be seen. Absent:
 //! the daemon's own conditions, which are not the machine's.
 
 use std::net::SocketAddr;

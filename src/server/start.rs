@@ -188,7 +188,7 @@ impl Daemon {
         redactor: Redactor,
     ) -> Result<Self, Error> {
         let (store, blobs): (SharedStore, SharedBlobs) = (sqlite.clone(), sqlite.clone());
-        let records = Records::new(Arc::clone(&store));
+        let records = Records::new(store.clone());
         let store_id = store.identity().await?;
         clear_leftovers(&records, &store_id).await?;
         let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
@@ -212,17 +212,15 @@ impl Daemon {
             slots,
             streams: Some(Arc::clone(&streams) as Arc<dyn crate::ports::Streams>),
         };
-        let (controller, live) =
-            Controller::build(loop_options(&config, store_id, opened, reach.clone())?, parts)
-                .await?;
+        let how = loop_options(&config, store_id, opened, reach.clone())?;
+        let (controller, live) = Controller::build(how, parts).await?;
         let watched = watched(options, &config);
         let (manifests, manifests_handle) = watch_files(watched, &admission, &store, &clock);
         let machine = Machine::of(&launcher, &data_dir, address);
         let health = Status::new(sqlite, &manifests_handle, &clock, machine);
         let token = files::operator_token(&data_dir).map_err(system("the operator's token"))?;
         let operator = redactor.hold([Secret::new(token.clone())]);
-        let rules = guard::Rules::from(&config);
-        let guard = Arc::new(Guard::new(&token, Arc::clone(&admission), rules, Arc::clone(&clock)));
+        let guard = guard(&token, &admission, &config, &clock);
         let api_stop = CancellationToken::new();
         let api = rest::State {
             store: Arc::clone(&store),
@@ -311,6 +309,16 @@ impl Daemon {
         }
         Ok(())
     }
+}
+
+fn guard(
+    token: &str,
+    admission: &Arc<Admission>,
+    config: &Config,
+    clock: &SharedClock,
+) -> Arc<Guard> {
+    let rules = guard::Rules::from(config);
+    Arc::new(Guard::new(token, Arc::clone(admission), rules, Arc::clone(clock)))
 }
 
 /// What MCP is served by: the same as the API, and a look at the machine.

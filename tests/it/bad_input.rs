@@ -11,8 +11,8 @@ fn what_an_agent_writes_wrongly_harms_no_other_session() {
     daemon.agent("plain", &["--cap=all"], json!({}));
     daemon.agent("banner", &["--cap=all", "--banner=Welcome!"], json!({}));
     daemon.session("good", "plain", json!({}));
-    let running = daemon.turn("good", "[[say:before]][[sleep:2000]][[say: and after]]");
-    daemon.said("good", &running, "before");
+    let running = daemon.turn("good", "[[say:before,]][[sleep:2000]][[say: and after]]");
+    daemon.said("good", &running, "before,");
 
     // Lines that are no protocol are skipped, and a condition tells of them.
     daemon.session("noisy", "banner", json!({}));
@@ -48,7 +48,7 @@ fn what_an_agent_writes_wrongly_harms_no_other_session() {
     }
     let turn = daemon.ended(&running);
     assert_eq!(turn["status"]["phase"], "Completed", "{turn:#}");
-    assert_eq!(daemon.response(&running), "before and after");
+    assert_eq!(daemon.response(&running), "before, and after");
 
     // Requests for what is not there are answered, and standard error without end is bounded.
     let ran = daemon.cli(&["prompt", "good", "[[request:fs/no_such_method]][[stderr:5000000]]"]);
@@ -106,7 +106,7 @@ fn wrong_records_and_callers_are_refused_each_in_its_way() {
         (with("cwd", json!("relative")), 422, "spec.cwd"),
         (with("role", json!("reviewer")), 422, "not supported yet"),
         (with("provider", json!("fork")), 422, "not supported yet"),
-        (with("delegation", json!({"enabled": true})), 422, "not supported yet"),
+        (with("toolFilter", json!({"allow": ["read"]})), 422, "not supported yet"),
         (with("desiredState", json!("paused")), 422, "spec.desiredState"),
     ] {
         let answer = daemon.create("sessions", &body);

@@ -197,7 +197,7 @@ fn a_parent_decides_what_its_child_asks_and_nobody_elses() {
     // The parent writes its decision and nothing else.
     let more = json!({"spec": {"decision": "deny"}, "metadata": {"labels": {"a": "b"}}});
     assert_eq!(patch(&parent, &path, &more).status, 403);
-    assert_eq!(patch(&parent, &path_of("sessions/child"), &deny).status, 404);
+    assert_eq!(patch(&parent, &path_of("sessions/child"), &deny).status, 403);
     let ran = daemon.cli(&["--token", &parent, "deny", &name]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     daemon.ended("child-1");

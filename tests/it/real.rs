@@ -46,81 +46,67 @@ struct Loose {
     asked: &'static str,
 }
 
+/// What is so of most agents.
+fn most() -> Traits {
+    Traits {
+        error: 400,
+        reads_mode: Some("plan"),
+        other_model: None,
+        loose_model: None,
+        can_resume: true,
+        ends_commands: true,
+        fails_in_text: false,
+        keeps_unanswered: false,
+    }
+}
+
 fn traits(agent: &str) -> Traits {
     match agent {
         "codexz" => Traits {
-            error: 400,
             reads_mode: Some("read-only"),
             other_model: Some("gpt-5.4"),
             loose_model: Some(Loose { said: " GPT-5.4 ", value: "gpt-5.4", asked: "gpt-5.4" }),
-            can_resume: true,
             ends_commands: false,
-            fails_in_text: false,
-            keeps_unanswered: false,
+            ..most()
         },
         "claude" => Traits {
-            error: 400,
-            reads_mode: Some("plan"),
-            other_model: None,
             loose_model: Some(Loose { said: "HAIKU", value: "haiku", asked: "claude-haiku-5-5" }),
-            can_resume: true,
-            ends_commands: true,
-            fails_in_text: false,
             keeps_unanswered: true,
+            ..most()
         },
         "opencode" => Traits {
-            error: 400,
-            reads_mode: Some("plan"),
             other_model: Some("stub/stub-model-2"),
             loose_model: Some(Loose {
                 said: "Model 2",
                 value: "stub/stub-model-2",
                 asked: "stub-model-2",
             }),
-            can_resume: true,
-            ends_commands: true,
-            fails_in_text: false,
-            keeps_unanswered: false,
+            ..most()
         },
         // It declares session/load, which fails after most ends of its process, not after all.
         "gemini" => Traits {
-            error: 400,
-            reads_mode: Some("plan"),
-            other_model: None,
             loose_model: Some(Loose {
                 said: "pro 2.5",
                 value: "gemini-2.5-pro",
                 asked: "gemini-2.5-pro",
             }),
             can_resume: false,
-            ends_commands: true,
-            fails_in_text: false,
-            keeps_unanswered: false,
+            ..most()
         },
         // Its one model is told by the environment, and no option.
         "copilot" => Traits {
-            error: 400,
             reads_mode: Some("https://agentclientprotocol.com/protocol/session-modes#plan"),
-            other_model: None,
-            loose_model: None,
-            can_resume: true,
-            ends_commands: true,
             fails_in_text: true,
-            keeps_unanswered: false,
+            ..most()
         },
         "qwen" => Traits {
-            error: 400,
-            reads_mode: Some("plan"),
-            other_model: None,
             loose_model: Some(Loose {
                 said: " STUB-model ",
                 value: "$runtime|openai|stub-model(openai)",
                 asked: "stub-model",
             }),
-            can_resume: true,
-            ends_commands: true,
-            fails_in_text: false,
             keeps_unanswered: true,
+            ..most()
         },
         other => panic!("nothing is known of the agent {other}"),
     }

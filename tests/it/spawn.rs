@@ -90,8 +90,8 @@ fn an_agent_makes_children_by_command_line_and_by_mcp() {
         "[[run:spawnlet spawn --agent worker --ttl 5m --name slow --idempotency-key k]]",
     );
     assert_eq!(made, "exit 0\nsession/slow\n");
-    let running = daemon.turn("slow", "[[say:here]][[never]]");
-    daemon.said("slow", &running, "here");
+    let running = daemon.turn("slow", "[[say:here.]][[never]]");
+    daemon.said("slow", &running, "here.");
     assert!(say(&daemon, "chief", "[[run:spawnlet cancel slow]]").starts_with("exit 0"));
     let ended = daemon.ended(&running);
     assert_eq!(ended["status"]["phase"], "Cancelled", "{ended}");

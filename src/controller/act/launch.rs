@@ -82,6 +82,20 @@ impl Controller {
         Ok(())
     }
 
+    /// How the connection to an agent behaves.
+    fn options_of(&self, world: &World, agent: &Agent, scope: &Scope) -> connection::Options {
+        let asked = world.session.spec.permissions.unwrap_or(agent.spec.permissions);
+        let mut roots = vec![std::path::PathBuf::from(&scope.cwd)];
+        roots.extend(scope.additional_directories.iter().map(Into::into));
+        connection::Options {
+            permissions: asked.min(agent.spec.permissions),
+            roots: Roots::new(roots),
+            category_map: agent.spec.category_map.clone(),
+            additional_directories: agent.spec.additional_directories,
+            clock: Arc::clone(&self.clock),
+        }
+    }
+
     /// Takes a started process into the daemon's hands.
     fn adopt(
         &self,
@@ -93,18 +107,7 @@ impl Controller {
         Taken { launched, token }: Taken,
     ) {
         let now = self.clock.now();
-        let spec = &world.session.spec;
-        let permissions =
-            spec.permissions.unwrap_or(agent.spec.permissions).min(agent.spec.permissions);
-        let mut roots = vec![std::path::PathBuf::from(&scope.cwd)];
-        roots.extend(scope.additional_directories.iter().map(Into::into));
-        let options = connection::Options {
-            permissions,
-            roots: Roots::new(roots),
-            category_map: agent.spec.category_map.clone(),
-            additional_directories: agent.spec.additional_directories,
-            clock: Arc::clone(&self.clock),
-        };
+        let options = self.options_of(world, agent, scope);
         let (events, acp_events) = mpsc::channel(ACP_EVENTS_MAX);
         let (handle, service) = connect(launched.stdin, launched.stdout, options, events);
         let (desk, work) = Desk::new(launched.services, handle.clone());

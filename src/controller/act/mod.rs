@@ -86,13 +86,7 @@ impl Controller {
     ) -> Result<(), Error> {
         let session = &world.session.metadata.uid;
         match step {
-            Step::Record(change) => {
-                let mut change = requests::with_uids(change).into_owned();
-                if let (Some(run), Some(session)) = (change.new_token, &mut change.session) {
-                    *granted = Some(self.grant(session, run)?);
-                }
-                self.record(world, &change).await
-            }
+            Step::Record(change) => self.record_and_grant(world, change, granted).await,
             Step::Launch { incarnation } => {
                 self.launch(key, world, *incarnation, granted.take()).await
             }
@@ -157,6 +151,21 @@ impl Controller {
                 Ok(())
             }
         }
+    }
+
+    /// Writes what a plan records, with what only the machine can make: uids, and the token of a run
+    /// that delegates.
+    async fn record_and_grant(
+        &self,
+        world: &World,
+        change: &Change,
+        granted: &mut Option<SecretToken>,
+    ) -> Result<(), Error> {
+        let mut change = requests::with_uids(change).into_owned();
+        if let (Some(run), Some(session)) = (change.new_token, &mut change.session) {
+            *granted = Some(self.grant(session, run)?);
+        }
+        self.record(world, &change).await
     }
 
     /// The record of a session is gone. A process that is left of it (the store was put back to an

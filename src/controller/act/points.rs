@@ -1,4 +1,4 @@
-//! Which point of a test a commit of the loop is: [`failpoint`] before and after each kind of it.
+//! Which point of a test a commit of the loop is: `failpoint` before and after each kind of it.
 //!
 //! One commit may be several of them (a turn ends and its process is gone): all are reached. Nothing
 //! is decided here, and a build without the feature `failpoints` does nothing with it.

@@ -215,7 +215,7 @@ async fn an_external_caller_is_told_once_and_only_when_a_stream_is_open() {
     wire.open("x");
     let told = bench.until_turn("c-1", is_settled).await;
     assert_eq!(state(&told), Some(NoticeState::Delivered));
-    assert_eq!(wire.told(), [turn.metadata.uid.clone()]);
+    assert_eq!(wire.told(), std::slice::from_ref(&turn.metadata.uid));
     let (caller, notice) = wire.told.lock().unwrap()[0].clone();
     assert_eq!(caller, bench.find_session("x").await.unwrap().metadata.uid);
     assert_eq!(notice.data["turnId"], json!(turn.metadata.uid));

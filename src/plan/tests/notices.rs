@@ -86,7 +86,8 @@ fn a_background_turn_of_the_parents_ends_with_its_notice_and_no_other_turn_does(
         model.agent_acts();
     }
     assert_eq!(notice_of(&model.turns[0]), Some(NoticeState::Pending));
-    let without: [(&str, fn(&mut Model)); 7] = [
+    type Edit = fn(&mut Model);
+    let without: [(&str, Edit); 7] = [
         ("foreground", |model| model.turns[0].spec.background = false),
         ("an operator's", |model| model.turns[0].spec.source.caller = None),
         ("somebody else's", |model| model.turns[0].spec.source.caller = Some("other".into())),
@@ -279,5 +280,5 @@ fn a_pass_carries_out_no_more_notices_than_a_commit_takes() {
     let decided = plan(&model.world().unwrap(), model.now());
     let Some(Step::Record(change)) = decided.steps.first() else { panic!("{decided:?}") };
     assert_eq!(change.notices.len(), NOTICES_MAX);
-    assert!(2 * NOTICES_MAX + 24 < crate::store::COMMIT_OPS_MAX);
+    const { assert!(2 * NOTICES_MAX + 24 < crate::store::COMMIT_OPS_MAX) };
 }

@@ -321,7 +321,8 @@ impl Daemon {
         self.until(&format!("turns/{turn}"), |turn| turn["status"]["finishedAt"].is_string())
     }
 
-    /// A turn, once its answer holds so much text.
+    /// A turn, once its answer holds so much text. It must not end in a hex digit: a token might begin
+    /// with that, so it is shown along with what comes next.
     pub(crate) fn said(&self, session: &str, turn: &str, text: &str) {
         let path = format!(
             "{GROUP}/namespaces/default/sessions/{session}/transcript?follow=true&format=json&turn={turn}"

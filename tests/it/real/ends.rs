@@ -106,7 +106,7 @@ impl Busy {
     }
 
     /// No process is left of the session, not of its command and not of its shim.
-    fn is_gone(self, rig: &Rig) {
+    fn leaves_nothing(self, rig: &Rig) {
         assert_eq!(self.left(rig), [""; 0], "left of {}", self.name);
         for (line, handle) in self.tree {
             ended(&line, &handle);
@@ -123,7 +123,7 @@ impl Busy {
         let record = rig.record(&self.turn()).await;
         let status = &record["status"];
         assert_eq!((&status["phase"], &status["code"]), (&json!(turn.0), &turn.1), "{record:#}");
-        self.is_gone(rig);
+        self.leaves_nothing(rig);
     }
 }
 
@@ -138,7 +138,7 @@ async fn every_end_that_somebody_asks_for_leaves_no_process() {
 
         let deleted = Busy::begin(&rig, &agent, "deleted", "").await;
         rig.cli(&["delete", &deleted.session(), "--wait", "--timeout", "60s"]).await;
-        deleted.is_gone(&rig);
+        deleted.leaves_nothing(&rig);
         let left = rig.cli(&["get", "turns", "-o", "name"]).await;
         assert!(!left.contains("deleted"), "{left}");
 
@@ -170,7 +170,7 @@ async fn every_end_that_somebody_asks_for_leaves_no_process() {
         let child = Busy::begin(&rig, &agent, "child", "  parent: me\n").await;
         rig.cli(&["delete", "session/me", "--wait", "--timeout", "60s"]).await;
         assert_eq!(rig.processes(), [""; 0], "left by the parent's end");
-        child.is_gone(&rig);
+        child.leaves_nothing(&rig);
         rig.end().await;
     }
 }
@@ -196,7 +196,7 @@ async fn every_end_by_a_clock_leaves_no_process() {
         rig.phase(&idle.session(), "Hibernated").await;
         let turn = rig.record(&idle.turn()).await;
         assert_eq!(turn["status"]["phase"], "Completed", "{turn:#}");
-        idle.is_gone(&rig);
+        idle.leaves_nothing(&rig);
         rig.end().await;
     }
 }
@@ -211,7 +211,7 @@ async fn every_end_by_a_crash_or_by_the_daemons_end_leaves_no_process() {
         rig.phase(&crashed.session(), "Hibernated").await;
         let turn = rig.record(&crashed.turn()).await;
         assert_eq!(turn["status"]["code"], "AGENT_PROCESS_INVALIDATED", "{turn:#}");
-        crashed.is_gone(&rig);
+        crashed.leaves_nothing(&rig);
 
         // SIGTERM.
         let stopped = Busy::begin(&rig, &agent, "stopped", "").await;
@@ -247,5 +247,5 @@ async fn interrupted(rig: &Rig, busy: Busy, code: &str) {
     let status = &turn["status"];
     assert_eq!((&status["code"], &status["delivery"]), (&json!(code), &json!("Sent")), "{turn:#}");
     rig.phase(&busy.session(), "Hibernated").await;
-    busy.is_gone(rig);
+    busy.leaves_nothing(rig);
 }
