@@ -4,6 +4,7 @@
 //! It decides nothing. What matters to a decision pokes the session's key; what is only traffic
 //! does not, so that ten thousand updates make no pass.
 
+mod options;
 mod permission;
 mod usage;
 
@@ -269,7 +270,7 @@ impl Pump {
             Event::Opened(outcome) => {
                 view.acp.open = match outcome {
                     Ok(opened) => {
-                        view.acp.options = opened.options;
+                        view.acp.options = options::without_secrets(&self.redactor, opened.options);
                         Call::Done(Opened { acp_session_id: opened.acp_session_id })
                     }
                     Err(failure) => Call::Failed(call_failure(&self.redactor, &failure)),
@@ -289,11 +290,11 @@ impl Pump {
                     view.acp.tried = Some((call.turn, done));
                 }
                 if let Ok(options) = outcome {
-                    view.acp.options = options;
+                    view.acp.options = options::without_secrets(&self.redactor, options);
                 }
             }
             Event::OptionsChanged(options) => {
-                view.acp.options = options;
+                view.acp.options = options::without_secrets(&self.redactor, options);
                 return;
             }
             Event::SessionClosed => view.acp.close = Call::Done(()),

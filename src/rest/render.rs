@@ -301,7 +301,9 @@ pub fn printable(text: &str) -> String {
     text.chars()
         .filter(|character| match character {
             '\n' | '\t' => true,
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => false,
+            // What turns a line around, or is not seen at all.
+            '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' => false,
+            '\u{2060}'..='\u{206f}' | '\u{feff}' => false,
             other => !other.is_control(),
         })
         .collect()

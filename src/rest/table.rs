@@ -114,7 +114,7 @@ const PERMISSION: &[Column] = &[
     NAME,
     column("Session", "The session that asks.", |o, _| text(o, "/spec/session")),
     column("Tool", "What its agent wants to do, in the agent's words.", |o, _| {
-        first(o, &["/spec/toolCall/title", "/spec/toolCall/id"])
+        beginning(&first(o, &["/spec/toolCall/title", "/spec/toolCall/id"]))
     }),
     column("Kind", "Of which kind that is.", |o, _| text(o, "/spec/toolCall/kind")),
     column("Phase", "Where it stands.", |o, _| phase(o)),
@@ -241,9 +241,22 @@ fn first(object: &Value, pointers: &[&str]) -> Value {
         .unwrap_or_else(|| json!(""))
 }
 
+/// Characters of an agent's words in a cell: more would push the other cells, and rows, out of sight.
+const WORDS_CHARS_MAX: usize = 60;
+
 /// A cell is one line, and does nothing to the terminal that shows it.
 fn one_line(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
+    let plain = super::render::printable(text);
+    plain.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The beginning of an agent's own words.
+fn beginning(value: &Value) -> Value {
+    let text = value.as_str().unwrap_or_default();
+    match text.char_indices().nth(WORDS_CHARS_MAX) {
+        Some((end, _)) => json!(format!("{}…", &text[..end])),
+        None => json!(text),
+    }
 }
 
 fn number(object: &Value, pointer: &str) -> Value {

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 
 use super::wire;
 
@@ -100,7 +101,30 @@ pub(super) fn apply<'a>(rules: impl Iterator<Item = &'a CStr>) -> Result<(), Err
         }
     }
     ruleset.allow_reading_beside(&hidden)?;
+    give_up_sight()?;
     ruleset.restrict()
+}
+
+/// Gives up the powers of root by which a process looks into others past the sandbox: newer kernels
+/// show the environment of any process to whoever may watch performance. Whoever is not root has none
+/// of them.
+fn give_up_sight() -> Result<(), Errno> {
+    let powers = CapabilitySet::SYS_PTRACE
+        | CapabilitySet::PERFMON
+        | CapabilitySet::SYS_ADMIN
+        | CapabilitySet::CHECKPOINT_RESTORE;
+    let mut held = rustix::thread::capabilities(None)?;
+    if !held.permitted.intersects(powers) {
+        return Ok(());
+    }
+    // A program that root executes would have them back from the bounding set.
+    for power in powers.iter() {
+        rustix::thread::remove_capability_from_bounding_set(power)?;
+    }
+    held.effective.remove(powers);
+    held.permitted.remove(powers);
+    held.inheritable.remove(powers);
+    rustix::thread::set_capabilities(None, held)
 }
 
 struct Ruleset(OwnedFd);

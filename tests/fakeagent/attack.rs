@@ -26,6 +26,8 @@ pub(crate) fn attack(argument: &str) -> io::Result<String> {
         ("kill-daemon", kill(daemon, signal)),
         ("trace-shim", trace(shim)),
         ("trace-daemon", trace(daemon)),
+        ("see-shim", fs::read(format!("/proc/{}/environ", shim.as_raw_nonzero())).map(drop)),
+        ("see-daemon", fs::read(format!("/proc/{}/environ", daemon.as_raw_nonzero())).map(drop)),
         ("write-outside", fs::write(outside.join("made"), "x")),
         ("append-outside", append(&outside.join("victim"))),
         ("rename-outside", fs::rename(outside.join("victim"), outside.join("victim"))),

@@ -11,11 +11,13 @@ use crate::harness::Daemon;
 /// How often everything is tried (D10 of the catalogue).
 const TIMES: usize = 20;
 /// What is outside the sandbox in every mode.
-const DENIED: [&str; 10] = [
+const DENIED: [&str; 12] = [
     "kill-shim",
     "kill-daemon",
     "trace-shim",
     "trace-daemon",
+    "see-shim",
+    "see-daemon",
     "write-outside",
     "append-outside",
     "rename-outside",
@@ -179,4 +181,25 @@ fn the_doctor_tells_the_guards_of_the_machine_in_the_daemon_and_without_one() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("guards, as this command sees the machine"), "{text}");
     assert!(text.contains("unknown     Listener"), "{text}");
+}
+
+#[test]
+fn a_child_of_a_sandboxed_agent_is_in_no_wider_sandbox() {
+    if !has_sandbox() {
+        return;
+    }
+    let daemon = daemon("workspace-write");
+    daemon.agent("free", &["--cap=all"], json!({}));
+    let delegation = json!({"delegation": {"enabled": true}, "onSessionLost": "new"});
+    daemon.session("chief", "bound", delegation);
+    let spawn = |agent: &str, name: &str| {
+        let words = format!("spawnlet spawn --agent {agent} --ttl 5m --name {name}");
+        let turn = daemon.ask("chief", &format!("[[run:{words}]]"));
+        daemon.response(turn["metadata"]["name"].as_str().unwrap())
+    };
+    let refused = spawn("free", "escaped");
+    assert!(refused.starts_with("exit 77"), "{refused}");
+    assert!(!daemon.has("sessions/escaped"));
+    let made = spawn("bound", "inside");
+    assert!(made.starts_with("exit 0"), "{made}");
 }

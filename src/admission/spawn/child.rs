@@ -7,7 +7,7 @@ use super::{NotSpawned, SpawnRefusal};
 use crate::admission::session::{lineage_below, narrowed};
 use crate::admission::turn::owned_by;
 use crate::admission::{Admission, Refusal, metadata};
-use crate::api::agent::{McpServer, Permissions};
+use crate::api::agent::{McpServer, Permissions, Sandbox, SandboxMode};
 use crate::api::session::{DesiredState, Provider, Scope};
 use crate::api::{
     AgentSpec, Code, Dur, FieldErrors, Kind, Namespace, ObjectMeta, PROCESS_FINALIZER, Session,
@@ -43,6 +43,9 @@ impl Admission {
         let agent = self.agent_of(parent).await?;
         let ceiling = self.permissions_of(parent).await?;
         let permissions = permissions_of_child(ceiling, wish.spec.permissions)?;
+        if parent.spec.provider != Provider::External {
+            self.check_sandbox(agent.as_ref(), &wish.spec.agent).await?;
+        }
         let servers = agent.map(|agent| agent.mcp_servers).unwrap_or_default();
         let mcp_servers = servers_of_child(parent, &servers, &wish.spec.mcp_servers)?;
         check_tools_and_delegation(parent, wish)?;
@@ -108,6 +111,26 @@ impl Admission {
         let name = session.spec.agent.as_str().into();
         let found = self.records.get::<AgentSpec>(&Namespace::default(), &name).await?;
         Ok(found.map(|agent| agent.spec))
+    }
+
+    /// A child's agent is in a sandbox that is no wider than its parent's. An agent that is not there
+    /// is refused elsewhere; of a parent's that is gone nothing is known, so it counts as the narrowest.
+    async fn check_sandbox(
+        &self,
+        parent: Option<&AgentSpec>,
+        child: &str,
+    ) -> Result<(), NotSpawned> {
+        let narrowest = Sandbox { mode: SandboxMode::ReadOnly, write_paths: Vec::new() };
+        let parent = parent.map_or(&narrowest, |parent| &parent.sandbox);
+        let found = self.records.get::<AgentSpec>(&Namespace::default(), &child.into()).await;
+        match found.map_err(Refusal::from)? {
+            Some(child) if !within::sandbox(&child.spec.sandbox, parent) => {
+                let name = &child.metadata.name;
+                let why = "has a wider sandbox than the calling session's agent";
+                Err(denied("agent", format!("{name} {why}")).into())
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// A child lives no longer than its parent. Only what was asked for explicitly is refused.

@@ -5,7 +5,7 @@
 
 use std::path::{Component, Path};
 
-use crate::api::agent::McpServer;
+use crate::api::agent::{McpServer, Sandbox, SandboxMode};
 use crate::api::session::{ControlMode, Delegation, ToolFilter, Toolset};
 
 /// What a caller may hand on of its own way to the daemon.
@@ -21,6 +21,22 @@ pub(super) fn is_inside<'a>(path: &str, mut roots: impl Iterator<Item = &'a str>
     let path = Path::new(path);
     let is_plain = path.is_absolute() && path.components().all(|part| part != Component::ParentDir);
     is_plain && roots.any(|root| path.starts_with(root))
+}
+
+/// Whether a child's sandbox lets it write nothing that its parent's holds back. That the directories of
+/// `workspace-write` are the parent's is held elsewhere.
+pub(super) fn sandbox(child: &Sandbox, parent: &Sandbox) -> bool {
+    const fn rank(mode: SandboxMode) -> u8 {
+        match mode {
+            SandboxMode::Off => 0,
+            SandboxMode::WorkspaceWrite => 1,
+            SandboxMode::ReadOnly => 2,
+        }
+    }
+    let roots = || parent.write_paths.iter().map(String::as_str);
+    parent.mode == SandboxMode::Off
+        || (rank(child.mode) >= rank(parent.mode)
+            && child.write_paths.iter().all(|path| is_inside(path, roots())))
 }
 
 /// Whether a filter of tools lets no tool through that the parent's holds back.
@@ -77,6 +93,25 @@ const fn rank(mode: ControlMode) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_sandbox_within_another_lets_more_be_written() {
+        let of = |mode, paths: &[&str]| Sandbox {
+            mode,
+            write_paths: paths.iter().map(|path| (*path).to_owned()).collect(),
+        };
+        use SandboxMode::{Off, ReadOnly, WorkspaceWrite};
+        for mode in [Off, WorkspaceWrite, ReadOnly] {
+            assert!(sandbox(&of(mode, &["/anywhere"]), &of(Off, &[])));
+        }
+        let parent = of(WorkspaceWrite, &["/cache"]);
+        assert!(!sandbox(&of(Off, &[]), &parent));
+        assert!(sandbox(&of(WorkspaceWrite, &["/cache/child"]), &parent));
+        assert!(sandbox(&of(ReadOnly, &[]), &parent));
+        assert!(!sandbox(&of(ReadOnly, &["/elsewhere"]), &parent));
+        assert!(!sandbox(&of(ReadOnly, &["/cache/../elsewhere"]), &parent));
+        assert!(!sandbox(&of(WorkspaceWrite, &[]), &of(ReadOnly, &[])));
+    }
 
     /// Every filter over two tools.
     fn filters() -> Vec<ToolFilter> {

@@ -15,8 +15,8 @@ impl Pump {
             return;
         }
         let Some(told) = crate::acp::usage::read(&update.raw) else { return };
-        let report =
-            Report { used: told.used, size: told.size, cost: told.cost, currency: told.currency };
+        let currency = told.currency.map(|text| self.redactor.text(&text).into_owned());
+        let report = Report { used: told.used, size: told.size, cost: told.cost, currency };
         let mut view = self.entry.view();
         let is_new = matches!(view.acp.opened_as, Some(OpenAs::New));
         let spent = view.usage.take(report, is_new);
