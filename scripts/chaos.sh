@@ -7,8 +7,8 @@
 # tier 1 (before a merge)  100 kills; an abort at each named failpoint in four lives (C2); store errors
 #                          at each step (C4); a full disk (C5, needs root); 500 damaged files (C9); 360
 #                          escapes (D1); D3 x 50, D4 x 20; E2 x 20; fuzz targets on stable (E9); J1 with
-#                          300 sessions, J2, J3 and J5 in short; admissions (A5), early ends (C6),
-#                          cancels (E6), trees (B2), queue (B3), two writers (B4)
+#                          300 sessions, J2, J3 and J5 in short; admissions (A5), 10,000 simulated lives
+#                          (B1), trees (B2), early ends (C6), cancels (E6), queue (B3), two writers (B4)
 # tier 2 (by hand)         1000 kills; all of tier 1 at the catalogue's numbers; power cuts (C3, needs
 #                          root and loop devices); a slow disk (C7, needs strace); floods (E3)
 #
@@ -64,9 +64,9 @@ SPAWNLET_FAILPOINT_BIN=$points it failpoints::
 part "Every way out of a process group (D1)"
 it runtime::
 
-part "In memory: A5, B2, B3, B4, C4, C6, C9, E1, E6, E9"
+part "In memory: A5, B1, B2, B3, B4, C4, C6, C9, E1, E6, E9"
 SPAWNLET_TIER=$tier SPAWNLET_SEED=$seed cargo test --lib -- \
-    admission::tests::bounds controller::tests::spawn controller::tests::cancels controller::tests::tree \
+    plan::sim admission::tests::bounds controller::tests::spawn controller::tests::cancels controller::tests::tree \
     random_work_meets_no_key_twice writers_with_stale_versions ignores_versions \
     sqlite::tests::nth damaged_files fuzz mutated_lines
 

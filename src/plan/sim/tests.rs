@@ -14,7 +14,10 @@ fn seeds(tiers: [u64; 3]) -> u64 {
 
 /// The first seed, so that a night plays other lives than the one before.
 fn first_seed() -> u64 {
-    std::env::var("SPAWNLET_SEED").map_or(0, |seed| seed.parse().expect("SPAWNLET_SEED: a number"))
+    match std::env::var("SPAWNLET_SEED").as_deref() {
+        Ok("") | Err(_) => 0,
+        Ok(seed) => seed.parse().expect("SPAWNLET_SEED: a number"),
+    }
 }
 
 /// Plays lives on both cores, and adds up what they have seen.
