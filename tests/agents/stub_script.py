@@ -13,7 +13,7 @@ DIRECTIVE = re.compile(
 
 # Blocks that agents put around or behind what the user typed.
 NOISE = re.compile(
-    r"<(system-reminder|environment_context|user_instructions|session_context|context|INSTRUCTIONS|"
+    r"<(system-reminder|spawnlet-context|environment_context|user_instructions|session_context|context|INSTRUCTIONS|"
     r"permissions instructions|available-skills|turn_context|skills_instructions|collaboration_mode|turn_aborted|"
     r"current_datetime)\b[^>]*>.*?</\1>", re.S)
 # What comes before this mark in a user message belongs to a turn that was cancelled (Claude Code merges messages).
