@@ -246,8 +246,8 @@ const WORDS_CHARS_MAX: usize = 60;
 
 /// A cell is one line, and does nothing to the terminal that shows it.
 fn one_line(text: &str) -> String {
-    let plain = super::render::printable(text);
-    plain.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    super::render::printable(&line)
 }
 
 /// The beginning of an agent's own words.
