@@ -2,7 +2,6 @@
 //! else can come before it. The name of the turn counts in the session (`turnsMade`), by which the
 //! loop sees that it has none to make.
 
-use super::turn::owned_by;
 use super::{
     ATTEMPTS_MAX, Admission, Admitted, Incoming, Refusal, WriteOptions, Writer, created,
     expect_room,
@@ -12,8 +11,8 @@ use crate::api::field::FieldErrorReason::FieldValueInvalid;
 use crate::api::session::{DesiredState, Lineage, Provider, Scope};
 use crate::api::workspace::NoFolder;
 use crate::api::{
-    AgentSpec, FieldError, FieldPath, Kind, Namespace, ObjectMeta, Session, SessionSpec, Turn,
-    TurnSpec, WorkspaceSpec,
+    AgentSpec, FieldError, FieldPath, Kind, Namespace, ObjectMeta, OwnerReference, Session,
+    SessionSpec, Turn, TurnSpec, WorkspaceSpec,
 };
 use crate::failpoint::{self, Point};
 use crate::store::records::Txn;
@@ -77,7 +76,7 @@ impl Admission {
             Some(_) => {}
             None => session.spec.permissions = narrowed(ceiling),
         }
-        session.metadata.owner_references = vec![owned_by(&parent)];
+        session.metadata.owner_references = vec![OwnerReference::of(&parent)];
         session.status.lineage = lineage_below(&parent);
         Ok(Some(parent))
     }
@@ -150,7 +149,7 @@ impl Admission {
             uid: self.uids.make(),
             generation: 1,
             creation_timestamp: session.metadata.creation_timestamp,
-            owner_references: vec![owned_by(session)],
+            owner_references: vec![OwnerReference::of(session)],
             ..ObjectMeta::default()
         };
         let spec = TurnSpec {

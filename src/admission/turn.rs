@@ -55,18 +55,6 @@ pub(super) fn take_large_prompt(spec: &mut TurnSpec) -> Option<Bytes> {
     Some(bytes)
 }
 
-/// The reference of what a session owns.
-pub(super) fn owned_by(session: &Session) -> OwnerReference {
-    OwnerReference {
-        api_version: session.api_version.clone(),
-        kind: session.kind.clone(),
-        name: session.metadata.name.clone(),
-        uid: session.metadata.uid.clone(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
-}
-
 impl Admission {
     pub(super) async fn create_turn(
         &self,
@@ -113,7 +101,7 @@ impl Admission {
         let has_own_name = !object.metadata.name.is_empty();
         for _ in 0..ATTEMPTS_MAX {
             let session = self.session_of(object).await?;
-            object.metadata.owner_references = vec![owned_by(&session)];
+            object.metadata.owner_references = vec![OwnerReference::of(&session)];
             if let Some(made) = self.made_by_same_key(object, prompt, &session).await? {
                 return admitted(&made, warnings, Outcome::Unchanged);
             }

@@ -82,3 +82,18 @@ pub struct OwnerReference {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_owner_deletion: Option<bool>,
 }
+
+impl OwnerReference {
+    /// The reference to what controls something: a session, of its turns and of its children.
+    #[must_use]
+    pub fn of(owner: &super::Session) -> Self {
+        Self {
+            api_version: owner.api_version.clone(),
+            kind: owner.kind.clone(),
+            name: owner.metadata.name.clone(),
+            uid: owner.metadata.uid.clone(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }
+    }
+}

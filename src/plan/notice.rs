@@ -16,7 +16,7 @@ use crate::api::session::{DesiredState, Provider};
 use crate::api::turn::{
     CancelBy, Delivery, Notice, NoticeState, SourceKind, TurnPhase, TurnSource,
 };
-use crate::api::{Name, ObjectMeta, OwnerReference, Session, Turn, TurnSpec, TurnStatus, Uid};
+use crate::api::{Name, ObjectMeta, OwnerReference, Turn, TurnSpec, TurnStatus, Uid};
 
 use super::Step;
 use super::draft::Draft;
@@ -182,7 +182,7 @@ fn wake(draft: &mut Draft<'_>, due: &[Turn]) {
         namespace: session.metadata.namespace.clone(),
         generation: 1,
         creation_timestamp: Some(draft.time()),
-        owner_references: vec![owned_by(session)],
+        owner_references: vec![OwnerReference::of(session)],
         ..ObjectMeta::default()
     };
     let spec = TurnSpec {
@@ -197,17 +197,6 @@ fn wake(draft: &mut Draft<'_>, due: &[Turn]) {
     draft.change.wake = Some(Turn::new(metadata, spec));
     draft.because("its children's turns have ended: it is woken");
     dispatch(draft, due, Some(&name));
-}
-
-fn owned_by(session: &Session) -> OwnerReference {
-    OwnerReference {
-        api_version: session.api_version.clone(),
-        kind: session.kind.clone(),
-        name: session.metadata.name.clone(),
-        uid: session.metadata.uid.clone(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
 }
 
 fn say_suppressed(draft: &mut Draft<'_>, is_suppressed: bool) {

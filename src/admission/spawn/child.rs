@@ -5,13 +5,12 @@ use std::time::Duration;
 use super::within::{self, Grant};
 use super::{NotSpawned, SpawnRefusal};
 use crate::admission::session::{lineage_below, narrowed};
-use crate::admission::turn::owned_by;
 use crate::admission::{Admission, Refusal, metadata};
 use crate::api::agent::{McpServer, Permissions, Sandbox, SandboxMode};
 use crate::api::session::{DesiredState, Provider, Scope};
 use crate::api::{
-    AgentSpec, Code, Dur, FieldErrors, Kind, Namespace, ObjectMeta, PROCESS_FINALIZER, Session,
-    SessionSpec, Spec as _, Time, naming,
+    AgentSpec, Code, Dur, FieldErrors, Kind, Namespace, ObjectMeta, OwnerReference,
+    PROCESS_FINALIZER, Session, SessionSpec, Spec as _, Time, naming,
 };
 use crate::ports::Inputs;
 
@@ -80,7 +79,7 @@ impl Admission {
             uid,
             generation: 1,
             creation_timestamp: Some(now),
-            owner_references: vec![owned_by(parent)],
+            owner_references: vec![OwnerReference::of(parent)],
             finalizers: vec![PROCESS_FINALIZER.to_owned()],
             labels: asked.labels.clone(),
             annotations,

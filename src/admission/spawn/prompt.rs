@@ -11,12 +11,12 @@ use super::within::Grant;
 use super::{Made, PromptRequest, Prompted, SpawnRefusal};
 use crate::admission::session::{has_unfinished_turn, why_not_live};
 use crate::admission::slot::Slotted;
-use crate::admission::turn::{owned_by, take_large_prompt};
+use crate::admission::turn::take_large_prompt;
 use crate::admission::{ATTEMPTS_MAX, Admission, Caller};
 use crate::api::turn::{Admission as Mode, SourceKind, TurnSource};
 use crate::api::{
-    AgentSpec, Code, Name, Namespace, ObjectMeta, Session, SessionSpec, Spec as _, Turn, TurnSpec,
-    hex,
+    AgentSpec, Code, Name, Namespace, ObjectMeta, OwnerReference, Session, SessionSpec, Spec as _,
+    Turn, TurnSpec, hex,
 };
 use crate::failpoint::{self, Point};
 use crate::ports::Inputs;
@@ -241,7 +241,7 @@ impl Admission {
             uid: turn.metadata.uid,
             generation: 1,
             creation_timestamp: Some(self.clock.now().time),
-            owner_references: vec![owned_by(&child)],
+            owner_references: vec![OwnerReference::of(&child)],
             ..ObjectMeta::default()
         };
         Ok(Checked::Write(Box::new(Draft { parent, known, child, turn, tree })))

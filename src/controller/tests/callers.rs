@@ -12,17 +12,6 @@ use crate::api::{
 use crate::store::Rev;
 use crate::store::records::{self, Txn};
 
-fn owned_by(session: &Session) -> OwnerReference {
-    OwnerReference {
-        api_version: session.api_version.clone(),
-        kind: session.kind.clone(),
-        name: session.metadata.name.clone(),
-        uid: session.metadata.uid.clone(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
-}
-
 /// Whether a commit happened; one that did not met a conflict.
 fn is_done(outcome: Result<Rev, records::Error>) -> bool {
     if let Err(error) = &outcome {
@@ -77,7 +66,7 @@ impl Bench {
             if has_ended || above.spec.desired_state != DesiredState::Running {
                 return false;
             }
-            child.metadata.owner_references = vec![owned_by(&above)];
+            child.metadata.owner_references = vec![OwnerReference::of(&above)];
             let lineage = &mut child.status.lineage;
             lineage.parent = Some(above.metadata.uid.clone());
             lineage.depth = above.status.lineage.depth + 1;
@@ -119,7 +108,7 @@ impl Bench {
         spec.source.kind = SourceKind::Spawn;
         spec.source.caller = session.status.lineage.parent.clone().filter(|_| self.notifies);
         let mut turn = Turn::new(self.meta(name), spec);
-        turn.metadata.owner_references.push(owned_by(session));
+        turn.metadata.owner_references.push(OwnerReference::of(session));
         turn
     }
 
