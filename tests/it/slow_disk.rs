@@ -27,11 +27,26 @@ const SHORT_TTL: &str = "20s";
 /// What the daemon may grow by while everything waits for the disk (P13).
 const GROWTH_KIB_MAX: u64 = 32 * 1024;
 
-/// The one before the slowest of a hundred, and what is wrong with it.
-fn judge(reads: &mut [Duration]) -> (Duration, Option<String>) {
+/// The one before the slowest of a hundred.
+fn p99(reads: &mut [Duration]) -> Duration {
     reads.sort_unstable();
-    let p99 = reads[reads.len() * 99 / 100];
-    (p99, (p99 >= READ_MAX).then(|| format!("reads wait for the disk: p99 {p99:?}")))
+    reads[reads.len() * 99 / 100]
+}
+
+/// What is wrong with reads, beside what the machine takes for them on a disk that is not slow.
+fn fault(reads: &mut [Duration], before: Duration) -> Option<String> {
+    let p99 = p99(reads);
+    (p99 >= READ_MAX + before).then(|| format!("reads wait for the disk: p99 {p99:?}"))
+}
+
+fn read(rig: &mut Rig, session: &str, count: usize) -> Vec<Duration> {
+    let one = |_| {
+        let at = Instant::now();
+        let (code, _) = rig.get(&format!("sessions/{session}"));
+        assert_eq!(code, 200);
+        at.elapsed()
+    };
+    (0..count).map(one).collect()
 }
 
 #[test]
@@ -42,6 +57,8 @@ fn a_slow_disk_holds_up_writes_and_nothing_else() {
     let mut rig = Rig::new(&[]);
     rig.warm_up();
     let pid = rig.daemon.pid();
+    rig.session("other", &json!({}));
+    let before = p99(&mut read(&mut rig, "other", READS));
     let base = peak_kib(pid);
     let strace = Strace::syncs(pid, &format!("delay_exit={}", SLOWER.as_micros()));
     let (begun, mut reads, mut writes) = (Instant::now(), Vec::new(), Vec::new());
@@ -51,12 +68,7 @@ fn a_slow_disk_holds_up_writes_and_nothing_else() {
         let at = Instant::now();
         rig.session(&name, &json!({"prompt": "[[updates:20]][[say:x]]", "idleTimeout": IDLE}));
         writes.push(at.elapsed());
-        for _ in 0..READS {
-            let at = Instant::now();
-            let (code, _) = rig.get(&format!("sessions/{name}"));
-            assert_eq!(code, 200);
-            reads.push(at.elapsed());
-        }
+        reads.extend(read(&mut rig, &name, READS));
     }
     // The wait at the disk ended no turn, and a clock that ran out in it did its work.
     for number in 0..writes.len() {
@@ -66,13 +78,14 @@ fn a_slow_disk_holds_up_writes_and_nothing_else() {
     assert_eq!(rig.end_of("short-1"), "Expired");
     drop(strace);
     let grown = peak_kib(pid).saturating_sub(base);
-    let (p99, fault) = judge(&mut reads);
+    let fault = fault(&mut reads, before);
     let fastest = writes.iter().min().unwrap();
     println!(
-        "C7: {} sessions in {SECONDS} s, the last turn {drained:?} later; {} reads, p99 {p99:?}; the \
-         fastest of the writes {fastest:?}; peak memory +{grown} KiB",
+        "C7: {} sessions in {SECONDS} s, the last turn {drained:?} later; {} reads, p99 {:?} (before: \
+         {before:?}); the fastest of the writes {fastest:?}; peak memory +{grown} KiB",
         writes.len(),
-        reads.len()
+        reads.len(),
+        p99(&mut reads)
     );
     assert_eq!(fault, None);
     // The disk was slow indeed: otherwise the reads prove nothing.
@@ -87,6 +100,6 @@ fn reads_that_wait_for_a_slow_disk_are_found() {
     let fast = Duration::from_millis(2);
     let mut reads: Vec<Duration> =
         (0..1000).map(|read| if read % 50 == 0 { fast + SLOWER } else { fast }).collect();
-    assert!(judge(&mut reads).1.is_some());
-    assert_eq!(judge(&mut vec![fast; 1000]).1, None);
+    assert!(fault(&mut reads, fast).is_some());
+    assert_eq!(fault(&mut vec![fast; 1000], fast), None);
 }
