@@ -2,6 +2,7 @@
 //! (P19, G1).
 
 use super::*;
+use crate::api::config::Http;
 use crate::boundary::escape::{corpus, unescape};
 
 /// Every text of an answer but the agent's response.
@@ -65,7 +66,11 @@ fn states(text: &str) -> Vec<(Value, usize, usize)> {
 
 #[tokio::test]
 async fn what_an_agent_wrote_is_escaped_in_every_answer_that_has_it() {
-    let bench = Bench::new().await;
+    // Thousands of calls of one caller.
+    let http = Http { per_token_rate: "100000/s".parse().unwrap(), ..Http::default() };
+    let options =
+        Options { max_wait: Duration::from_secs(50), progress_every: Duration::from_secs(10) };
+    let bench = Bench::under(options, Rules { http, ..Rules::default() }).await;
     let me = bench.holder("me").await;
     // A repetition of the call is answered with what its turn is now.
     let prompt = json!({"agentId": "stub", "prompt": "p", "idempotencyKey": "k"});
