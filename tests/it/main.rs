@@ -35,6 +35,7 @@ mod secrets;
 mod services;
 mod slow_disk;
 mod soak;
+mod socket;
 mod spawn;
 mod starts;
 mod stops;
