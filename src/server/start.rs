@@ -193,8 +193,13 @@ impl Daemon {
         clear_leftovers(&records, &store_id).await?;
         let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
         let slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
-        let (launcher, vault) =
-            launcher::RuntimeLauncher::with_vault(&store_id, &data_dir, &redactor)?;
+        let (launcher, vault) = launcher::RuntimeLauncher::with_vault(
+            &store_id,
+            &data_dir,
+            &redactor,
+            config.login_path,
+        )
+        .await?;
         let programs = Arc::new(Programs::new(config.hooks.clone(), Arc::clone(&launcher)));
         let held = admit::Held { store: &store, blobs: &blobs, clock: &clock, slots: &slots };
         let admission = Arc::new(held.admission(&config, Arc::clone(&programs) as SharedHooks));
