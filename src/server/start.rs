@@ -201,7 +201,13 @@ impl Daemon {
         )
         .await?;
         let programs = Arc::new(Programs::new(config.hooks.clone(), Arc::clone(&launcher)));
-        let held = admit::Held { store: &store, blobs: &blobs, clock: &clock, slots: &slots };
+        let held = admit::Held {
+            store: &store,
+            blobs: &blobs,
+            clock: &clock,
+            slots: &slots,
+            data_dir: &data_dir,
+        };
         let admission = Arc::new(held.admission(&config, Arc::clone(&programs) as SharedHooks));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
         // Before anything is started: an agent finds the daemon at this address.

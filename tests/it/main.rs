@@ -40,3 +40,4 @@ mod spawn;
 mod starts;
 mod stops;
 mod turns;
+mod waits;
