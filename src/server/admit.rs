@@ -20,13 +20,17 @@ pub(super) struct Held<'a> {
     pub(super) blobs: &'a SharedBlobs,
     pub(super) clock: &'a SharedClock,
     pub(super) slots: &'a SharedSlots,
-    pub(super) data_dir: &'a Path,
 }
 
 impl Held<'_> {
     /// The one way in.
-    pub(super) fn admission(&self, config: &Config, hooks: SharedHooks) -> Admission {
-        let Self { store, blobs, clock, slots, data_dir } = self;
+    pub(super) fn admission(
+        &self,
+        data_dir: &Path,
+        config: &Config,
+        hooks: SharedHooks,
+    ) -> Admission {
+        let Self { store, blobs, clock, slots } = self;
         let (store, blobs) = (Arc::clone(store), Arc::clone(blobs));
         let (clock, slots) = (Arc::clone(clock), Arc::clone(slots));
         let admission = Admission::new(store, blobs, clock, slots, admission_limits(config));

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::api::Agent;
 use crate::api::agent::{HomePolicy, SandboxMode};
-use crate::api::config::LoginPath;
+use crate::api::config::Config;
 use crate::api::machine::Guard;
 use crate::api::session::Scope;
 use crate::controller::process::{
@@ -46,11 +46,11 @@ impl RuntimeLauncher {
         store_id: &str,
         data_dir: &Path,
         redactor: &Redactor,
-        wanted: LoginPath,
+        config: &Config,
     ) -> Result<(Arc<Self>, Arc<Vault>), runtime::launch::Error> {
         let vault = Arc::new(Vault::of_daemon(data_dir));
         let mut launcher = Self::new(store_id, data_dir, Arc::clone(&vault), redactor.clone())?;
-        launcher.login_path = launcher.capture(wanted).await;
+        launcher.login_path = launcher.capture(config.login_path).await;
         Ok((Arc::new(launcher), vault))
     }
 
