@@ -160,7 +160,7 @@ fn a_daemon_that_is_killed_in_a_first_start_leaves_no_process_and_no_lie() {
     assert_eq!(session["status"]["phase"], "Failed", "{session:#}");
     assert_eq!(session["status"]["reason"], "StartInterrupted", "{session:#}");
     assert_eq!(daemon.get("agents/hangs")["status"].get("lastStart"), None);
-    assert_eq!(daemon.logged("hangs").len(), 1, "it was not started again");
+    assert!(daemon.logged("hangs").len() < 2, "it was started again");
     daemon.home().no_process();
 }
 
