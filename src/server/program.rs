@@ -1,8 +1,6 @@
 //! Runs a program of the operator's to its end: hooks, and the login shell that tells its PATH. It
 //! runs as an agent does, under a shim: within its time limit, and then its whole tree is killed.
 
-use std::time::Duration;
-
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::launcher::RuntimeLauncher;
@@ -71,7 +69,7 @@ impl RuntimeLauncher {
             );
             (answer, complaint, exit)
         };
-        let ended = tokio::time::timeout(Duration::from(limit.get()), talk).await;
+        let ended = tokio::time::timeout(limit.get(), talk).await;
         // Whatever it left behind goes too; so it does if nobody waits for this any more.
         process.kill_tree();
         let Ok((answer, complaint, exit)) = ended else {
