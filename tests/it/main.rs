@@ -15,6 +15,7 @@ mod callers;
 mod chaos;
 mod clocks;
 mod demo;
+mod escapes;
 mod failpoints;
 mod harness;
 mod introduction;

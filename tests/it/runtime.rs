@@ -290,7 +290,7 @@ async fn killing_the_process_group_alone_leaves_most_escapes_alive() {
         }
     }
     drop(launcher);
-    assert!(survived >= 3, "only {survived} of 6 survived");
+    assert!(survived >= 4, "only {survived} of 6 survived");
 }
 
 #[tokio::test]
