@@ -67,8 +67,13 @@ fn this_program(role: &str, pid_log: Option<&Path>) -> std::io::Result<Command> 
 
 /// The life of such a child.
 pub(crate) fn be(role: &str, pid_log: Option<&str>) -> ExitCode {
-    if role != "plain" && role != "hold" {
+    if matches!(role, "setsid" | "double") {
         let _ = rustix::process::setsid();
+    }
+    if role == "bound" {
+        // What no daemon may do to its agents: to die with the thread that started it.
+        use rustix::process::{Signal, set_parent_process_death_signal};
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
     }
     let pid_log = pid_log.map(Path::new);
     if role == "double" {

@@ -6,6 +6,8 @@
 
 mod daemon;
 mod leftovers;
+mod parents;
+mod reuse;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
