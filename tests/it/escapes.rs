@@ -1,14 +1,13 @@
 //! Six ways out of a process group, six ends of a process (test catalogue D1): nothing of a tree is
 //! left at the moment in which the daemon says that it is over, be its agents in cgroups or not.
 //!
-//! Once each; twice with `SPAWNLET_TIER` 1 and `SPAWNLET_SHORT`, and ten times each (360 in all) in
-//! the tiers 1 and 2. What is left is found by the agent's name in command lines.
+//! Once each; with `SPAWNLET_TIER` 1 or 2 ten times each, 360 in all. What is left is found by the agent's name in command lines.
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use spawnlet::runtime::cgroup;
 
-use crate::chaos::{is_short, tier};
+use crate::chaos::tier;
 use crate::harness::{DEADLINE, Daemon, Home, signal, wait_gone};
 
 /// The ways, as the scripted agent knows them, and how many processes each starts.
@@ -26,11 +25,7 @@ const WITHOUT_CGROUPS: [&str; 6] = [
 ];
 
 fn rounds() -> usize {
-    match (tier(), is_short()) {
-        (0, _) => 1,
-        (_, true) => 2,
-        (_, false) => 10,
-    }
+    if tier() == 0 { 1 } else { 10 }
 }
 
 /// One round: a session for each way, named after its end, the way, and the round.

@@ -22,6 +22,8 @@ use crate::chaos::{is_short, tier};
 const GROUND: &str = "SPAWNLET_TEST_MOUNTS";
 /// Longer than one request may take on a busy machine: it waits for nobody.
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// So many mounts come and go at least, for each takes a program.
+const MOUNTS_MIN: usize = 40;
 /// `/dev/zero` and the first loop device (Documentation/admin-guide/devices.txt).
 const ZERO: (u32, u32) = (1, 5);
 const LOOP: (u32, u32) = (7, 0);
@@ -146,7 +148,10 @@ fn inner() {
     std::thread::scope(|scope| {
         scope.spawn(|| swap_all(&base, &is_over));
         scope.spawn(|| mount_all(&base, &is_over, &mounted));
-        for count in 0..opens() {
+        for count in 0..10 * opens() {
+            if count >= opens() && mounted.load(Ordering::Relaxed) >= MOUNTS_MIN {
+                break;
+            }
             let path = &paths[count % paths.len()];
             let begun = Instant::now();
             if count % 16 == 15 {
@@ -167,7 +172,7 @@ fn inner() {
         is_over.store(true, Ordering::Relaxed);
     });
     eprintln!(
-        "{} opens: {inside} inside, {elsewhere} in mounts, {written} written; {} mounts; longest {longest:?}",
+        "{} opens and more: {inside} inside, {elsewhere} in mounts, {written} written; {} mounts; longest {longest:?}",
         opens(),
         mounted.load(Ordering::Relaxed)
     );

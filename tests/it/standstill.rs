@@ -1,7 +1,7 @@
 //! A daemon that is stopped by SIGSTOP and goes on later (test catalogue I3): whoever talked
 //! meanwhile is ended by no clock, and what was due meanwhile is done.
 //!
-//! Stopped for 4 s; three times (once with `SPAWNLET_SHORT`) at tier 1; ten times for 30 s at tier 2.
+//! Stopped for 4 s; three times at tier 1; ten times for 30 s at tier 2.
 
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::chaos::{is_short, tier};
+use crate::chaos::tier;
 use crate::harness::{Daemon, signal};
 
 /// Sessions that talk all the time, in each round.
@@ -20,11 +20,7 @@ const APART_MS: u64 = 150;
 const DUE_MAX: Duration = Duration::from_secs(6);
 
 fn rounds() -> (usize, Duration) {
-    let (count, seconds) = match (tier(), is_short()) {
-        (0, _) | (1, true) => (1, 4),
-        (1, false) => (3, 4),
-        _ => (10, 30),
-    };
+    let (count, seconds) = [(1, 4), (3, 4), (10, 30)][tier()];
     (count, Duration::from_secs(seconds))
 }
 
