@@ -125,6 +125,9 @@ fn mount_all(base: &Path, is_over: &AtomicBool, mounted: &AtomicUsize) {
     while !is_over.load(Ordering::Relaxed) {
         for (source, target) in [("elsewhere", "work/mounted"), ("elsewhere/secret", "work/bound")]
         {
+            // What was written while it was mounted stands in it.
+            std::fs::write(base.join("fresh"), "mounted").unwrap();
+            std::fs::rename(base.join("fresh"), base.join("elsewhere/secret")).unwrap();
             let (source, target) = (base.join(source), base.join(target));
             let (source, target) = (source.to_str().unwrap(), target.to_str().unwrap());
             if runs("mount", &["--bind", source, target]) {
