@@ -95,7 +95,7 @@ async fn words_after_a_deletion_bring_nothing_back() {
         let is_turn = round % 2 == 0;
         let script = match is_turn {
             true => format!("lingers-ms={apart}"),
-            false => format!("talks-ms={} ignores-term", apart.max(1)),
+            false => format!("talks-ms={} ignores-term", apart.max(5)),
         };
         bench.agent("a", &script).await;
         let stop = json!({"cancel": "200ms", "close": "50ms", "eof": "200ms", "term": "50ms"});
