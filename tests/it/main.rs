@@ -16,6 +16,7 @@ mod chaos;
 mod clocks;
 mod demo;
 mod disk;
+mod escaped;
 mod escapes;
 mod failpoints;
 mod first_starts;
