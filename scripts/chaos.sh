@@ -62,7 +62,7 @@ cargo build --bins --example fakeagent
 
 part "Kills under load (C1, C8, D3, D4)"
 it chaos::
-part "Bad agents, load and soak (E2, E3, J1, J2, J3, J5)"
+part "Bad agents and clients, load and soak (E2, E3, F9, J1, J2, J3, J5)"
 it soak::
 [ "$tier" != 0 ] || exit 0
 

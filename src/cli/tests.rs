@@ -1,6 +1,7 @@
 //! The verbs against the API as it is served, over a socket.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use axum::body::Body;
 use clap::CommandFactory;
@@ -10,7 +11,7 @@ use tokio::net::UnixListener;
 use super::*;
 use crate::api::Kind;
 use crate::rest::tests::{Fixture, TOKEN, session, session_key, turn, uid};
-use crate::rest::{Listener, serve};
+use crate::rest::{Listener, Peer, serve};
 use crate::store::{Change, Rev, Store, Stream};
 
 struct Daemon {
@@ -27,7 +28,7 @@ impl Daemon {
         let socket = UnixListener::bind(directory.path().join("spawnlet.sock")).unwrap();
         std::fs::write(directory.path().join("operator.token"), format!("{TOKEN}\n")).unwrap();
         let mut server = tokio::task::JoinSet::new();
-        let listeners = vec![Listener::Unix(socket, None)];
+        let listeners = vec![Listener::Unix(socket, Arc::new(|_| Peer::Other))];
         server.spawn(serve(listeners, api.router.clone(), 8, api.shutdown.clone()));
         Self { api, directory, _server: server }
     }

@@ -49,7 +49,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 pub use render::printable;
-pub use serve::{Listener, Refuses, serve};
+pub use serve::{Judge, Listener, Peer, serve};
 pub use status::Failure;
 
 use crate::admission::Admission;

@@ -36,6 +36,7 @@ mod secrets;
 mod services;
 mod slow_disk;
 mod soak;
+mod socket;
 mod spawn;
 mod standstill;
 mod starts;

@@ -1,4 +1,5 @@
-//! Load and soak, and bad agents beside good ones: test catalogue E2, E3, J1, J2, J3 and J5.
+//! Load and soak, and bad agents beside good ones: test catalogue E2, E3, F9, J1, J2,
+//! J3 and J5.
 //!
 //! At tier 0 (each commit) only the short forms of J1 and E2 run. `scripts/chaos.sh` runs all of it at
 //! tiers 1 and 2. What is counted (files, threads, zombies, turns) is judged; what is measured in time
@@ -6,6 +7,7 @@
 #![allow(clippy::print_stdout, reason = "the figures are the result")]
 
 mod bad;
+mod crowd;
 mod measured;
 pub(crate) mod rig;
 
