@@ -337,9 +337,15 @@ async fn what_a_prompt_waits_for_is_told_whenever_it_changes() {
         namespace: "default",
         name: "s",
     };
-    let telling = waiting::tell(&client, subject, "t", std::time::Duration::ZERO, |why| {
-        said.try_send(why.to_owned()).unwrap();
-    });
+    let wait = waiting::Wait {
+        client: &client,
+        session: subject,
+        turn: "t",
+        made_at: "",
+        quiet: std::time::Duration::ZERO,
+        patience: None,
+    };
+    let telling = wait.tell(|why| said.try_send(why.to_owned()).unwrap());
     let changing = async {
         let mut all = Vec::new();
         for phase in next.by_ref() {
@@ -351,7 +357,7 @@ async fn what_a_prompt_waits_for_is_told_whenever_it_changes() {
         all
     };
     let (told, all) = tokio::join!(telling, changing);
-    told.unwrap();
+    assert_eq!(told.unwrap(), None);
     assert_eq!(all, ["waiting: Pending AgentNotFound", "waiting: Starting"]);
 }
 

@@ -9,7 +9,9 @@ use super::deadlines::{self, Clock};
 use super::draft::{Draft, holds_slot, next_turn};
 use super::turn::Ending;
 use super::world::{Live, Process, Stage, StopCause, World};
-use super::{Plan, Step, budget, cascade, ending, launch, notice, permission, status, stop};
+use super::{
+    Plan, Step, budget, cascade, ending, first_start, launch, notice, permission, status, stop,
+};
 
 /// Decides what one pass does.
 pub(super) fn plan(world: &World, now: Now) -> Plan {
@@ -173,6 +175,7 @@ fn run(draft: &mut Draft<'_>) {
         }
     }
     match draft.active_turn() {
+        _ if draft.session.metadata.is_first_start() => first_start::drive(draft),
         Some(index) => drive(draft, index),
         None => take_next(draft),
     }
