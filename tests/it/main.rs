@@ -15,6 +15,7 @@ mod callers;
 mod chaos;
 mod clocks;
 mod demo;
+mod disk;
 mod escapes;
 mod failpoints;
 mod first_starts;

@@ -8,6 +8,7 @@
 mod caller;
 mod http;
 mod processes;
+mod strace;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use serde_json::{Value, json};
 pub(crate) use caller::Caller;
 pub(crate) use http::{Answer, Request};
 pub(crate) use processes::wait_gone;
+pub(crate) use strace::Strace;
 
 /// Longer than anything may take on a busy machine; no test waits for it when it passes.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
@@ -67,7 +69,12 @@ pub(crate) struct Home {
 
 impl Home {
     pub(crate) fn new() -> Self {
-        let root = tempfile::Builder::new().prefix("spawnlet-it-").tempdir().unwrap();
+        Self::within(&std::env::temp_dir())
+    }
+
+    /// The same in this directory.
+    pub(crate) fn within(directory: &Path) -> Self {
+        let root = tempfile::Builder::new().prefix("spawnlet-it-").tempdir_in(directory).unwrap();
         for name in ["manifests", "work", "log"] {
             std::fs::create_dir(root.path().join(name)).unwrap();
         }
