@@ -26,6 +26,7 @@ mod requests;
 mod services;
 #[cfg(test)]
 mod tests;
+mod trees;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
@@ -42,6 +43,7 @@ use crate::api::{Dur, Name, Namespace, Uid};
 use crate::clock::{Mono, Now, SharedClock};
 use crate::plan::capacity::Limits;
 use crate::plan::line::Line;
+use crate::plan::spending;
 use crate::plan::{Plan, Requeue, Told, World, plan};
 use crate::ports;
 use crate::slots::SharedSlots;
@@ -94,6 +96,8 @@ pub struct Options {
     pub permission_timeout: Duration,
     /// Bounds on turns at the same time.
     pub limits: Limits,
+    /// What a tree of sessions may use.
+    pub tree_limits: spending::Limits,
     /// Idle processes that the children of one session may keep.
     pub idle_processes_per_parent_max: usize,
     /// How long reports and events are kept.
@@ -327,6 +331,9 @@ impl Controller {
         for name in &decided.wakes {
             let child = ObjectKey { namespace: key.namespace.clone(), name: name.clone() };
             self.queue.add(child, Trigger::Watch);
+        }
+        if decided.wakes_processes {
+            self.look_at_all_processes();
         }
         if decided.waits_for_slot {
             lock(&self.line).join(key, world.session.status.lineage.parent.as_ref());

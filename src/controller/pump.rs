@@ -61,6 +61,8 @@ pub(super) struct Pump {
     pub(super) stderr_end: CancellationToken,
     /// What an agent says passes by it before anything is kept.
     pub(super) redactor: Redactor,
+    /// Whether the planner is told of every use: the whole tree has a limit.
+    pub(super) tells_use: bool,
     pub(super) state: State,
 }
 

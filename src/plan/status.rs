@@ -13,7 +13,7 @@ use crate::clock::Now;
 use super::deadlines::{self, Due};
 use super::draft::Draft;
 use super::world::{Call, Finding, Live, Missing, Stage, World};
-use super::{permission, sandbox};
+use super::{permission, sandbox, spending};
 
 /// The annotation that names the manifest file that made an object.
 pub const MANAGED_BY: &str = "spawnlet.dev/managed-by";
@@ -140,6 +140,9 @@ fn phase(
     }
     match (queued, status.restarts.count) {
         (0, _) => (SessionPhase::Idle, "NotStarted".to_owned()),
+        (_, 0) if spending::shown(session, world).is_some() => {
+            (SessionPhase::Pending, spending::EXHAUSTED.to_owned())
+        }
         (_, 0) if world.has_free_slot => (SessionPhase::Pending, "Queued".to_owned()),
         (_, 0) => (SessionPhase::Pending, "WaitingForCapacity".to_owned()),
         (_, _) => (SessionPhase::Pending, status.restarts.reason.clone()),
@@ -231,6 +234,7 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
 /// Whether the running turn gets on, and what keeps the session from it if nothing does.
 fn progress(session: &mut Session, active: Option<&Turn>, world: &World, now: Now) {
     let generation = session.metadata.generation;
+    let exhausted = spending::shown(session, world);
     let patience = session.spec.turn_inactivity_timeout;
     let status = &mut session.status;
     let due = world.live().and_then(|live| deadlines::is_stalled(world, live, now.mono));
@@ -247,7 +251,13 @@ fn progress(session: &mut Session, active: Option<&Turn>, world: &World, now: No
     let holds = is_looping || is_stalled;
     flag(status, "Stalled", holds, (reason, &message), generation, now.time);
     match (active, is_stalled) {
-        (None, _) => status.conditions.remove("Progressing"),
+        (None, _) => match exhausted {
+            Some(why) => {
+                let reason = spending::EXHAUSTED;
+                status.conditions.set("Progressing", False, reason, why, generation, now.time);
+            }
+            None => status.conditions.remove("Progressing"),
+        },
         (Some(_), false) => {
             status.conditions.set("Progressing", True, "TurnActive", "", generation, now.time);
         }

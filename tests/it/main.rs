@@ -37,4 +37,5 @@ mod soak;
 mod spawn;
 mod starts;
 mod stops;
+mod tree_budgets;
 mod turns;
