@@ -482,7 +482,13 @@ async fn run_pass(controller: Arc<Controller>, key: ObjectKey, triggers: BTreeSe
             return;
         }
         Ok(Err(failure)) => failure,
-        Err(_) => format!("a pass took longer than {}", Dur::from_secs(PASS_BUDGET.as_secs())),
+        Err(_) => {
+            let budget = Dur::from_secs(PASS_BUDGET.as_secs());
+            let why =
+                format!("a pass took longer than {budget} and was given up; it is tried again");
+            controller.tell_stalled(&key, &why).await;
+            why
+        }
     };
     // What was offered to it goes to the next one while it waits.
     lock(&controller.line).leave(&key);
@@ -493,7 +499,7 @@ async fn run_pass(controller: Arc<Controller>, key: ObjectKey, triggers: BTreeSe
 
 /// A pass has ended; one that panicked is tried again like one that failed.
 fn finish(
-    controller: &Controller,
+    controller: &Arc<Controller>,
     keys: &mut HashMap<tokio::task::Id, ObjectKey>,
     joined: Result<(tokio::task::Id, ()), tokio::task::JoinError>,
 ) {
@@ -506,6 +512,11 @@ fn finish(
         lock(&controller.line).leave(&key);
         let pause = controller.queue.retry(key.clone());
         tracing::error!(session = %key, %error, pause_ms = pause.as_millis(), "a pass panicked");
+        let (told, session) = (Arc::clone(controller), key.clone());
+        controller.spawn(async move {
+            let why = "a pass panicked; it is tried again, and the daemon's log says more";
+            told.tell_stalled(&session, why).await;
+        });
     }
     controller.queue.done(&key);
     controller.looked_at(&key);

@@ -364,7 +364,10 @@ impl Pump {
         } else if update.late {
             let is_held = self.state.held.is_some();
             if is_progress(&update.kind) && !is_held {
-                self.entry.view().is_active_after_turn = true;
+                let was = std::mem::replace(&mut self.entry.view().is_active_after_turn, true);
+                if !was {
+                    self.poke();
+                }
             }
             // What comes after a turn's end goes to its transcript, marked.
             if let Some(output) = &mut self.state.output {

@@ -8,7 +8,7 @@ use crate::api::{Name, Session, Time, Turn, TurnStatus};
 use crate::clock::Now;
 
 use super::world::{Rung, World};
-use super::{Change, Plan, Requeue, Step, bounds, spending, status};
+use super::{Change, Plan, Requeue, Step, bounds, signs, spending, status};
 
 /// What the stages of a pass hand on to each other.
 pub(super) struct Draft<'w> {
@@ -167,6 +167,7 @@ impl<'w> Draft<'w> {
                 self.change.session = Some(self.session.clone());
             }
         }
+        signs::tell(self.world, &self.session, &mut self.change.agent, self.now.time);
         self.change.agent.iter_mut().for_each(bounds::agent);
         self.turns.iter_mut().for_each(bounds::turn);
         let removed: Vec<_> =

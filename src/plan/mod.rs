@@ -32,6 +32,7 @@ mod notice;
 pub mod permission;
 mod sandbox;
 mod session;
+mod signs;
 pub mod spending;
 pub mod status;
 mod stop;

@@ -14,6 +14,7 @@ mod budgets;
 mod callers;
 mod chaos;
 mod clocks;
+mod conditions;
 mod demo;
 mod failpoints;
 mod harness;

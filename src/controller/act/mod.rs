@@ -8,6 +8,7 @@ mod launch;
 mod permission;
 mod points;
 mod prompt;
+mod stalled;
 mod tell;
 
 use std::sync::Arc;
