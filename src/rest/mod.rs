@@ -17,6 +17,7 @@ mod body;
 mod discovery;
 mod health;
 mod own;
+mod processes;
 mod query;
 mod read;
 mod render;
@@ -235,6 +236,9 @@ async fn one(
         (Some("transcript"), Kind::Session) if is_read => {
             transcript::transcript(state, sight, item, query).await
         }
+        (Some("processes"), Kind::Session) if is_read => {
+            processes::processes(state, sight, item).await
+        }
         (Some("logs"), Kind::Session) if is_read => {
             transcript::logs(state, sight, item, query).await
         }
@@ -248,7 +252,8 @@ async fn one(
             let id = other.trim_start_matches("token/");
             token::revoke(state, item, id, &parts.method).await
         }
-        (Some("transcript" | "logs"), Kind::Session) | (Some("response"), Kind::Turn) => {
+        (Some("transcript" | "logs" | "processes"), Kind::Session)
+        | (Some("response"), Kind::Turn) => {
             Err(Failure::method_not_allowed(parts.method.as_str(), "GET is"))
         }
         (None, _) => Err(Failure::method_not_allowed(

@@ -70,3 +70,38 @@ fn a_session_tells_whether_its_options_stand_and_an_agent_what_its_sessions_met(
     let agent = daemon.get("agents/broken");
     assert_eq!(condition(&agent, "CrashLooping"), None, "{agent:#}");
 }
+
+/// Known failures A16, B07 and B13.
+#[test]
+fn describe_tells_stuck_from_idle_and_what_runs_in_the_background() {
+    let daemon = Daemon::start();
+    daemon.agent("a", &["--cap=all"], json!({}));
+    let job = "[[escape:setsid]][[tool:t:read:/x]][[say:x]][[never]]";
+    daemon.session("s", "a", json!({"prompt": job, "turnInactivityTimeout": "10m"}));
+    daemon.said("s", "s-1", "x");
+    let session = daemon.get("sessions/s");
+    let path = crate::harness::path_of("sessions/s");
+    let seen = daemon.request("GET", &format!("{path}/processes")).send().json();
+    assert_eq!(seen["pid"], session["status"]["process"]["pid"], "{seen:#}");
+    assert_eq!(seen["isAlive"], true);
+    let processes = seen["processes"].as_array().unwrap();
+    let named = |name: &str| processes.iter().find(|one| one["name"] == name);
+    assert_eq!(named("fakeagent").unwrap()["pid"], seen["pid"], "{seen:#}");
+    let job = processes.iter().find(|one| one["pid"] != seen["pid"]).unwrap();
+    assert!(job["cpuDeltaMs"].is_u64() && job["residentKib"].as_u64() > Some(0), "{job:#}");
+    let out = daemon.ok(&["describe", "session", "s"]);
+    for part in [
+        "Running for ",
+        &format!("pid {}, alive", seen["pid"]),
+        "s-1, silent for ",
+        "it is cancelled for silence in 9m",
+        "Activity:",
+        &job["pid"].to_string(),
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    daemon.ok(&["stop", "s"]);
+    daemon.phase("s", "Stopped");
+    let seen = daemon.request("GET", &format!("{path}/processes")).send().json();
+    assert_eq!((&seen["isAlive"], &seen["processes"]), (&json!(false), &json!([])));
+}
