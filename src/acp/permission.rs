@@ -106,6 +106,7 @@ pub struct Choice {
 }
 
 /// The options of a request, without those that cannot be understood; `None` if there is no list.
+/// An id that two kinds share says neither: an agent that is told "no" by it could hear "yes".
 #[must_use]
 pub fn choices(options: &Value) -> Option<Vec<Choice>> {
     let list = options.as_array()?;
@@ -115,7 +116,11 @@ pub fn choices(options: &Value) -> Option<Vec<Choice>> {
         Some(choice)
     };
     let known = list.iter().take(CHOICES_MAX).filter_map(named);
-    Some(known.filter(|choice| choice.id.len() <= ID_BYTES_MAX).collect())
+    let known: Vec<Choice> = known.filter(|choice| choice.id.len() <= ID_BYTES_MAX).collect();
+    let is_plain = |choice: &&Choice| {
+        known.iter().all(|other| other.id != choice.id || other.kind == choice.kind)
+    };
+    Some(known.iter().filter(is_plain).cloned().collect())
 }
 
 /// How many answers of a request are looked at; agents offer two to four.
@@ -267,6 +272,19 @@ mod tests {
         assert_eq!(pick(&offered[..2], true), None);
         assert_eq!(pick(&offered[..2], false), None);
         assert_eq!(choices(&json!({})), None);
+    }
+
+    #[test]
+    fn an_id_that_means_yes_and_no_is_never_picked() {
+        let offered = choices(&json!([
+            {"optionId": "x", "kind": "allow_once"},
+            {"optionId": "x", "kind": "reject_once"},
+            {"optionId": "y", "kind": "reject_once"},
+            {"optionId": "y", "kind": "reject_once"},
+        ]))
+        .unwrap();
+        assert_eq!(pick(&offered, true), None);
+        assert_eq!(pick(&offered, false), Some("y"));
     }
 
     #[test]

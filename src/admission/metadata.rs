@@ -1,7 +1,11 @@
 //! Who may write what of metadata. Its syntax is the records' own matter.
 
+use std::collections::BTreeMap;
+
 use crate::api::field::FieldErrorReason::{FieldValueForbidden, FieldValueNotSupported};
-use crate::api::{FieldErrors, FieldPath, Kind, ObjectMeta, PROCESS_FINALIZER, validate};
+use crate::api::{
+    FIRST_START, FieldErrors, FieldPath, Kind, ObjectMeta, PROCESS_FINALIZER, validate,
+};
 
 /// How the metadata of a write relates to what is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,5 +57,30 @@ pub(super) fn updated(
         let message = "the daemon alone sets owner references";
         errors.push(root.field("ownerReferences"), FieldValueForbidden, message);
     }
-    ObjectMeta { labels: written.labels, annotations: written.annotations, ..old.clone() }
+    let mut annotations = written.annotations;
+    keep_first_start(kind, old, &mut annotations, errors);
+    ObjectMeta { labels: written.labels, annotations, ..old.clone() }
+}
+
+/// What a session is there for is said when it is made: it stays, and none gets it later.
+fn keep_first_start(
+    kind: Kind,
+    old: &ObjectMeta,
+    annotations: &mut BTreeMap<String, String>,
+    errors: &mut FieldErrors,
+) {
+    if kind != Kind::Session {
+        return;
+    }
+    match old.annotations.get(FIRST_START) {
+        Some(value) => {
+            annotations.insert(FIRST_START.to_owned(), value.clone());
+        }
+        None if annotations.contains_key(FIRST_START) => {
+            let path = FieldPath::new("metadata.annotations").field(FIRST_START);
+            let message = "is set when a session is made, or never; make a new session";
+            errors.push(path, FieldValueForbidden, message);
+        }
+        None => {}
+    }
 }

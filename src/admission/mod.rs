@@ -10,6 +10,7 @@
 //! Absent on purpose: processes, agents and waiting. Whether a reference resolves is found out by
 //! the controller.
 
+mod agent;
 mod apply;
 mod decode;
 mod delete;
@@ -163,6 +164,8 @@ pub struct Admission {
     slots: SharedSlots,
     limits: Limits,
     hooks: Option<Arc<dyn Hooks>>,
+    /// Where the daemon's own files are.
+    data_dir: Option<std::path::PathBuf>,
     /// One turn at a time: each moves its session's counters, so two at once would only make each
     /// other try again.
     turns: tokio::sync::Mutex<()>,
@@ -180,8 +183,9 @@ impl Admission {
     ) -> Self {
         let uids = SharedUids::new(Uids::new(clock.clone()));
         let records = Records::new(store);
-        let (hooks, turns) = (None, tokio::sync::Mutex::default());
-        Self { records, blobs, clock, uids, slots, limits, hooks, turns }
+        let turns = tokio::sync::Mutex::default();
+        let (hooks, data_dir) = (None, None);
+        Self { records, blobs, clock, uids, slots, limits, hooks, data_dir, turns }
     }
 
     /// The same with the operator's programs before and behind what callers make.
@@ -354,6 +358,7 @@ impl Admission {
             metadata.finalizers = vec![PROCESS_FINALIZER.to_owned()];
         }
         errors.0.extend(object.spec.validate().err().unwrap_or_default().0);
+        self.check_free_paths(&object.spec, &mut errors);
         let name = object.metadata.name.clone();
         errors.into_result().map_err(|errors| Refusal::Invalid { kind: S::KIND, name, errors })?;
         Ok(Incoming { object, warnings })

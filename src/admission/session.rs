@@ -11,8 +11,8 @@ use crate::api::field::FieldErrorReason::FieldValueInvalid;
 use crate::api::session::{DesiredState, Lineage, Provider, Scope};
 use crate::api::workspace::NoFolder;
 use crate::api::{
-    AgentSpec, FieldError, FieldPath, Kind, Namespace, ObjectMeta, OwnerReference, Session,
-    SessionSpec, Turn, TurnSpec, WorkspaceSpec,
+    AgentSpec, FIRST_START, FieldError, FieldPath, Kind, Namespace, ObjectMeta, OwnerReference,
+    Session, SessionSpec, Turn, TurnSpec, WorkspaceSpec,
 };
 use crate::failpoint::{self, Point};
 use crate::store::records::Txn;
@@ -26,6 +26,9 @@ impl Admission {
     ) -> Result<Admitted, Refusal> {
         let Incoming { mut object, warnings } = incoming;
         expect_room(&object.spec)?;
+        if object.metadata.is_first_start() {
+            expect_no_prompt(&object)?;
+        }
         for _ in 0..ATTEMPTS_MAX {
             let home = self.home(&object, writer).await?;
             let parent = self.place_below_parent(&mut object).await?;
@@ -179,6 +182,17 @@ pub(super) fn narrowed(ceiling: Permissions) -> Option<Permissions> {
     (ceiling < Permissions::ApproveAll).then_some(ceiling)
 }
 
+/// A session that is there for a start alone has an agent that the daemon runs, and no prompt.
+fn expect_no_prompt(session: &Session) -> Result<(), Refusal> {
+    let spec = &session.spec;
+    if spec.provider != Provider::External && spec.prompt.is_none() && spec.prompt_blocks.is_none()
+    {
+        return Ok(());
+    }
+    let message = "is for a session that the daemon runs and that has no prompt".to_owned();
+    Err(at_fault(session, &format!("metadata.annotations.{FIRST_START}"), message))
+}
+
 fn at_fault(session: &Session, field: &str, message: String) -> Refusal {
     let field = FieldPath::new(field);
     let error = FieldError { field, reason: FieldValueInvalid, message };
@@ -194,6 +208,9 @@ pub(super) fn has_unfinished_turn(session: &Session) -> bool {
 pub(super) fn why_not_live(session: &Session) -> Option<String> {
     if session.metadata.is_deleting() {
         return Some("is being deleted; make a new session".to_owned());
+    }
+    if session.metadata.is_first_start() {
+        return Some("is there to start its agent once and takes no turns".to_owned());
     }
     if let Some(end) = &session.status.end {
         return Some(format!("has ended ({}); make a new session", end.reason));

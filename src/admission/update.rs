@@ -168,6 +168,7 @@ impl Admission {
         if new.spec != old.spec {
             new.metadata.generation += 1;
             errors.0.extend(new.spec.validate().err().unwrap_or_default().0);
+            self.check_free_paths(&new.spec, &mut errors);
             errors.0.extend(new.spec.validate_update(&old.spec).err().unwrap_or_default().0);
         }
         if new.spec.wants_removal() {

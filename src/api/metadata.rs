@@ -61,6 +61,12 @@ impl ObjectMeta {
     pub fn is_deleting(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
+
+    /// Whether a session is there for one start of its agent alone.
+    #[must_use]
+    pub fn is_first_start(&self) -> bool {
+        self.annotations.contains_key(super::FIRST_START)
+    }
 }
 
 /// A record that owns another: when it goes, the owned one goes before it.

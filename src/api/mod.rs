@@ -68,6 +68,9 @@ pub const MANAGED_BY: &str = "spawnlet.dev/managed-by";
 /// The annotation that asks for a fresh look at an agent's executable. A value that the status has
 /// not answered yet is a request, whatever it is.
 pub const CHECK_REQUESTED: &str = "spawnlet.dev/check-requested";
+/// The annotation of a session whose agent is started once, without a prompt, and stopped again:
+/// `spawnlet agents check --warm` makes them. Set with the session or never, whatever its value.
+pub const FIRST_START: &str = "spawnlet.dev/first-start";
 /// The annotation that tells in which order a session's tree goes: `Background` or `Orphan`.
 /// Absent: `Foreground`.
 pub const DELETION_PROPAGATION: &str = "spawnlet.dev/deletion-propagation";

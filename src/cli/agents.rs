@@ -1,11 +1,12 @@
 //! `spawnlet agents`: which agents there are and whether their programs are found.
 //!
 //! `check` asks the daemon for a fresh look by an annotation, and waits for the status that answers
-//! it: the daemon's own path counts, not that of the terminal.
+//! it: the daemon's own path counts, not that of the terminal. With `--warm` it has them started
+//! (`warm`).
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use super::Context;
@@ -16,6 +17,7 @@ use super::get::{eprint_line, whole_list};
 use super::login::Login;
 use super::observe::{Subject, until};
 use super::output::TablePrinter;
+use super::warm;
 use crate::api::agent::{AVAILABLE, check_request};
 use crate::api::{Agent, CHECK_REQUESTED, Kind};
 use crate::rest::printable;
@@ -32,7 +34,7 @@ pub(super) struct Agents {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum What {
-    /// Look for the agents' programs again, on the daemon's path. Starts nothing.
+    /// Look for the agents' programs again, on the daemon's path. Starts nothing but with --warm.
     Check(Check),
     /// Add bundled agents. Objects that are there are left alone.
     Import(Import),
@@ -46,10 +48,28 @@ pub(super) struct Check {
     /// Agents; all if none is named. Of a named one that is not available it is said why, and the
     /// exit code is 1.
     names: Vec<String>,
-    /// How long to wait for the daemon's answer. Exit code 75 when it is over.
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "30s")]
-    timeout: Duration,
+    /// Have the daemon start each named agent once, up to an open session, and stop it again:
+    /// what it downloads first is there then, and its version and capabilities are known. In an
+    /// empty directory, without a prompt, one after the other.
+    #[arg(long, requires = "names")]
+    warm: bool,
+    /// How long to wait for the daemon's answer [default: 30s; of --warm: as long as a start may
+    /// take]. Exit code 75 when it is over.
+    #[arg(long, value_parser = humantime::parse_duration)]
+    timeout: Option<Duration>,
+    /// With --warm: how each start went, as one JSON document.
+    #[arg(short, long, value_enum, requires = "warm")]
+    output: Option<Form>,
 }
+
+/// The form of what `--warm` tells.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Form {
+    Json,
+}
+
+/// How long the answer to a look takes at most: a look is a few calls into the file system.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 impl Agents {
     pub(super) async fn run(self, context: &mut Context<'_>) -> Result<(), Failure> {
@@ -68,6 +88,9 @@ impl Agents {
 
 impl Check {
     async fn run(self, context: &mut Context<'_>) -> Result<(), Failure> {
+        if self.warm {
+            return warm::run(&self.names, self.timeout, self.output.is_some(), context).await;
+        }
         let client = context.client()?;
         let names = if self.names.is_empty() {
             all(&client).await?.into_iter().map(|agent| agent.metadata.name.to_string()).collect()
@@ -83,7 +106,7 @@ impl Check {
         }
         let mut agents = Vec::with_capacity(asked.len());
         for asked in &asked {
-            agents.push(answer(&client, asked, self.timeout).await?);
+            agents.push(answer(&client, asked, self.timeout.unwrap_or(ANSWER_MAX)).await?);
         }
         show(&agents, context)?;
         if !self.names.is_empty() {
@@ -132,7 +155,7 @@ async fn all(client: &Client) -> Result<Vec<Agent>, Failure> {
         .collect()
 }
 
-fn decode(agent: Value) -> Result<Agent, Failure> {
+pub(super) fn decode(agent: Value) -> Result<Agent, Failure> {
     serde_json::from_value(agent)
         .map_err(|error| Failure::Failed(format!("the daemon's answer is no Agent: {error}")))
 }
@@ -170,6 +193,6 @@ fn cells(agent: &Agent) -> [String; 4] {
 }
 
 /// A version is an agent's own words.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }

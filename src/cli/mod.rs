@@ -44,6 +44,7 @@ mod validate;
 mod version;
 mod wait;
 mod waiting;
+mod warm;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

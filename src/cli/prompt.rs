@@ -15,7 +15,7 @@ use super::failure::Failure;
 use super::get::eprint_line;
 use super::observe::{Subject, until};
 use super::output::{Output, text};
-use super::waiting;
+use super::waiting::{self, Stuck, Wait};
 use crate::api::Kind;
 use crate::rest::{printable, resource::Resource};
 
@@ -45,7 +45,9 @@ pub(super) struct Prompt {
     /// The model for this turn and on.
     #[arg(long)]
     model: Option<String>,
-    /// Show the answer and wait for the turn's end (the default).
+    /// Wait for the turn's end whatever it takes. Without this, a turn that waits for what no time
+    /// alone mends (an agent that is not there, a login, starts that failed too often) is left as
+    /// it is, with exit code 1.
     #[arg(long, conflicts_with = "detach")]
     wait: bool,
     /// Do not wait; print the turn's name.
@@ -80,7 +82,7 @@ impl Prompt {
             self.output.unwrap_or(Output::Name).write(&turn, TURN, context.out)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let turn = self.outcome_of(&client, &session, &name, context).await?;
+        let turn = self.outcome_of(&client, &session, &turn, context).await?;
         if let Some(output) = self.output {
             output.write(&turn, TURN, context.out)?;
         }
@@ -97,12 +99,19 @@ impl Prompt {
         &self,
         client: &Client,
         session: &str,
-        turn: &str,
+        made: &Value,
         context: &mut Context<'_>,
     ) -> Result<Value, Failure> {
         let namespace = context.namespace.clone();
-        let subject = Subject { resource: SESSION, namespace: &namespace, name: session };
-        let telling = waiting::tell(client, subject, turn, waiting::QUIET, eprint_line);
+        let turn = text(made, "/metadata/name");
+        let wait = Wait {
+            client,
+            session: Subject { resource: SESSION, namespace: &namespace, name: session },
+            turn,
+            made_at: text(made, "/metadata/creationTimestamp"),
+            quiet: waiting::QUIET,
+            patience: (!self.wait).then_some(waiting::PATIENCE),
+        };
         let ending = async {
             if self.output.is_none() {
                 show(client, session, turn, context).await?;
@@ -110,11 +119,17 @@ impl Prompt {
             ended(client, &namespace, turn).await
         };
         tokio::pin!(ending);
-        tokio::select! {
-            turn = &mut ending => turn,
-            // What goes wrong with it goes wrong with the turn's own watch too, or does not matter.
-            _ = telling => ending.await,
+        let told = tokio::select! {
+            turn = &mut ending => return turn,
+            told = wait.tell(eprint_line) => told,
+        };
+        // What goes wrong with it goes wrong with the turn's own watch too, or does not matter.
+        let Ok(Some(stuck)) = told else { return ending.await };
+        let now = client.get(&item(TURN, &namespace, turn)).await?;
+        if now.pointer("/status/finishedAt").is_some_and(Value::is_string) {
+            return ending.await;
         }
+        Err(given_up(session, turn, &stuck))
     }
 
     /// The session, if one is named, and the words of the prompt.
@@ -151,6 +166,20 @@ impl Prompt {
         eprint_line(&format!("session/{name} made"));
         Ok(name)
     }
+}
+
+/// A turn that is left as it is.
+fn given_up(session: &str, turn: &str, stuck: &Stuck) -> Failure {
+    let then = if stuck.is_looping {
+        "a change of the agent or the session, or the next prompt, tries again"
+    } else {
+        "once that is there the turn goes on by itself"
+    };
+    Failure::Failed(format!(
+        "turn/{turn} waits, and no time alone mends it: {}\nhint: {then}; `spawnlet cancel {session}` \
+         takes it back; with --wait this command waits on",
+        stuck.why
+    ))
 }
 
 pub(super) fn prompt_text(words: Option<&str>) -> Result<String, Failure> {

@@ -1,6 +1,7 @@
 //! The verbs against the API as it is served, over a socket.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use axum::body::Body;
 use clap::CommandFactory;
@@ -10,7 +11,7 @@ use tokio::net::UnixListener;
 use super::*;
 use crate::api::Kind;
 use crate::rest::tests::{Fixture, TOKEN, session, session_key, turn, uid};
-use crate::rest::{Listener, serve};
+use crate::rest::{Listener, Peer, serve};
 use crate::store::{Change, Rev, Store, Stream};
 
 struct Daemon {
@@ -27,7 +28,7 @@ impl Daemon {
         let socket = UnixListener::bind(directory.path().join("spawnlet.sock")).unwrap();
         std::fs::write(directory.path().join("operator.token"), format!("{TOKEN}\n")).unwrap();
         let mut server = tokio::task::JoinSet::new();
-        let listeners = vec![Listener::Unix(socket, None)];
+        let listeners = vec![Listener::Unix(socket, Arc::new(|_| Peer::Other))];
         server.spawn(serve(listeners, api.router.clone(), 8, api.shutdown.clone()));
         Self { api, directory, _server: server }
     }
@@ -336,9 +337,15 @@ async fn what_a_prompt_waits_for_is_told_whenever_it_changes() {
         namespace: "default",
         name: "s",
     };
-    let telling = waiting::tell(&client, subject, "t", std::time::Duration::ZERO, |why| {
-        said.try_send(why.to_owned()).unwrap();
-    });
+    let wait = waiting::Wait {
+        client: &client,
+        session: subject,
+        turn: "t",
+        made_at: "",
+        quiet: std::time::Duration::ZERO,
+        patience: None,
+    };
+    let telling = wait.tell(|why| said.try_send(why.to_owned()).unwrap());
     let changing = async {
         let mut all = Vec::new();
         for phase in next.by_ref() {
@@ -350,7 +357,7 @@ async fn what_a_prompt_waits_for_is_told_whenever_it_changes() {
         all
     };
     let (told, all) = tokio::join!(telling, changing);
-    told.unwrap();
+    assert_eq!(told.unwrap(), None);
     assert_eq!(all, ["waiting: Pending AgentNotFound", "waiting: Starting"]);
 }
 

@@ -54,11 +54,16 @@ const SECRET_DIGITS: usize = 32;
 /// through the guard, but for the open paths.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Principal {
-    /// Who holds the operator's token.
+    /// Who holds the operator's token, or came over the socket as the daemon's own user.
     Operator,
     /// A session, by one of its tokens.
     Caller(Bearer),
 }
+
+/// In the extensions of a request that came over the daemon's own socket from an operator: one that
+/// needs no token. Nothing on the wire can put it there.
+#[derive(Clone, Copy, Debug)]
+pub struct AtSocket;
 
 impl Principal {
     /// Whether the token opens a toolset. The operator's opens all: it may look at their tools.
@@ -134,7 +139,7 @@ impl Guard {
 
     /// Lets a request through or not, by its head.
     async fn check(&self, request: &Parts, rules: &Rules) -> Result<Pass<'_>, Refused> {
-        let Parts { method, uri, headers, .. } = request;
+        let Parts { method, uri, headers, extensions, .. } = request;
         let path = uri.path();
         check_method(method, path)?;
         rules.check_host(headers, uri)?;
@@ -146,7 +151,15 @@ impl Guard {
         if is_read && matches!(path, "/healthz" | "/livez") {
             return Ok(Pass { principal: None, _running: None });
         }
-        let principal = self.principal(headers).await?;
+        let principal = if extensions.get::<AtSocket>().is_some()
+            && !headers.contains_key(header::AUTHORIZATION)
+        {
+            Principal::Operator
+        } else {
+            // A token counts wherever it is sent: who has one that is no good is not let in by the
+            // door that it came to.
+            self.principal(headers).await?
+        };
         if headers.contains_key("impersonate-user") {
             return Err(Refused::forbidden(
                 "impersonation (--as) is not supported; use a token of the identity that you want",

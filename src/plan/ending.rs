@@ -15,7 +15,7 @@ use crate::api::{Code, PROCESS_FINALIZER};
 use super::draft::{Draft, holds_slot};
 use super::turn::{Ending, conclude, start_failure_code};
 use super::world::{Call, Fault, Live, Process, Stage, StartFailure, StopCause};
-use super::{Step, cascade, configure, launch, notice, permission, stop, usage};
+use super::{Step, cascade, configure, first_start, launch, notice, permission, stop, usage};
 
 /// How often a process that could not be proven gone is looked at again.
 const UNPROVEN_RECHECK: Duration = Duration::from_secs(5);
@@ -164,22 +164,20 @@ fn process_gone(draft: &mut Draft<'_>, live: &Live, exit: &str) {
     let was_open = matches!(live.acp.open, Call::Done(_));
     match (cause, active) {
         (Some(StopCause::StartFailed(failure)), _) => start_failed(draft, failure),
+        (Some(StopCause::Shutdown), None) => first_start::interrupted(draft),
         (Some(StopCause::Unconfirmed), Some(index)) => turn(draft, index, &Ending::Unconfirmed),
         (Some(StopCause::Shutdown), Some(index)) => shut_down(draft, index),
         // The session's end concludes its turns itself; an idle process takes none with it.
         (
-            Some(
-                StopCause::End
-                | StopCause::Idle
-                | StopCause::Unconfirmed
-                | StopCause::Abandoned
-                | StopCause::Shutdown,
-            ),
+            Some(StopCause::End | StopCause::Idle | StopCause::Unconfirmed | StopCause::Abandoned),
             _,
         ) => {}
-        (Some(StopCause::Broken) | None, Some(_)) if !was_open => {
-            let message =
-                launch::with_stderr(format!("the agent ended before it was ready ({exit})"), live);
+        (Some(StopCause::Broken) | None, active)
+            if !was_open && (active.is_some() || draft.session.metadata.is_first_start()) =>
+        {
+            let stage = launch::unanswered(live);
+            let message = format!("the agent ended before it was ready{stage} ({exit})");
+            let message = launch::with_stderr(message, live);
             start_failed(draft, &StartFailure { reason: "AgentExited", message });
         }
         (Some(StopCause::Broken) | None, Some(index)) if fault(Some(live)).is_some() => {
@@ -225,7 +223,10 @@ fn shut_down(draft: &mut Draft<'_>, index: usize) {
 /// loses nothing by waiting, unless an agent waits for it: then its first failure is its end.
 fn start_failed(draft: &mut Draft<'_>, failure: &StartFailure) {
     launch::count_failed_start(draft, failure);
-    let Some(index) = draft.active_turn() else { return };
+    let Some(index) = draft.active_turn() else {
+        first_start::failed(draft, failure);
+        return;
+    };
     let status = &draft.turns[index].status;
     if status.delivery != Delivery::NotSent {
         // It may have the prompt: never back into the queue.

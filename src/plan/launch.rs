@@ -151,12 +151,42 @@ pub(super) fn must_not_wait(turn: &TurnSpec) -> bool {
     turn.admission == Admission::Immediate
 }
 
+/// How far a start is.
+pub(super) enum Progress<'w> {
+    /// It cannot begin now.
+    Blocked,
+    /// The next thing of it was planned, or is waited for.
+    UnderWay,
+    /// The agent has opened the session.
+    Open(&'w Live),
+}
+
 /// Plans the next thing on the way from the taken turn to its dispatched prompt.
 pub(super) fn progress(draft: &mut Draft<'_>, index: usize) {
+    match advance(draft) {
+        Progress::Blocked => {
+            match why_never(draft).filter(|_| must_not_wait(&draft.turns[index].spec)) {
+                Some(never) => ending::turn(draft, index, &never),
+                None => {
+                    draft.put_back(index, "BackOff", "the agent cannot be started now".to_owned());
+                }
+            }
+        }
+        Progress::UnderWay => {}
+        Progress::Open(live) => configure(draft, index, live),
+    }
+}
+
+/// Plans the next thing on the way to an open ACP session.
+pub(super) fn advance<'w>(draft: &mut Draft<'w>) -> Progress<'w> {
     let world = draft.world;
     let Some(live) = world.live() else {
-        launch(draft, index);
-        return;
+        return if can_start(draft) {
+            launch(draft);
+            Progress::UnderWay
+        } else {
+            Progress::Blocked
+        };
     };
     match &live.stage {
         Stage::Gated { identity } => {
@@ -170,25 +200,17 @@ pub(super) fn progress(draft: &mut Draft<'_>, index: usize) {
         }
         Stage::Running => match handshake_failure(draft, live) {
             Some(failure) => stop::climb(draft, live, &StopCause::StartFailed(failure)),
-            None => handshake(draft, index, live),
+            None => return handshake(draft, live),
         },
         Stage::Exited { at, .. } => stop::await_empty(draft, live, *at),
         Stage::Empty { .. } | Stage::Unprovable => {
             stop::climb(draft, live, &StopCause::Broken);
         }
     }
+    Progress::UnderWay
 }
 
-fn launch(draft: &mut Draft<'_>, index: usize) {
-    if !can_start(draft) {
-        match why_never(draft).filter(|_| must_not_wait(&draft.turns[index].spec)) {
-            Some(never) => ending::turn(draft, index, &never),
-            None => {
-                draft.put_back(index, "BackOff", "the agent cannot be started now".to_owned());
-            }
-        }
-        return;
-    }
+fn launch(draft: &mut Draft<'_>) {
     let world = draft.world;
     let Finding::Found(scope) = &world.scope else { return };
     let status = &mut draft.session.status;
@@ -266,7 +288,10 @@ fn handshake_failure(draft: &Draft<'_>, live: &Live) -> Option<StartFailure> {
         return Some(StartFailure {
             reason: "AgentClosedOutput",
             message: with_stderr(
-                "the agent closed its standard output before it was ready".to_owned(),
+                format!(
+                    "the agent closed its standard output before it was ready{}",
+                    unanswered(live)
+                ),
                 live,
             ),
         });
@@ -299,6 +324,11 @@ const fn late_stage(live: &Live) -> Option<&'static str> {
         (Call::NotMade | Call::InFlight | Call::Failed(_), _) if live.pid.is_none() => None,
         (Call::NotMade | Call::InFlight | Call::Failed(_), _) => Some("initialize"),
     }
+}
+
+/// The same as the end of a sentence, where the agent was asked anything.
+pub(super) fn unanswered(live: &Live) -> String {
+    late_stage(live).map(|call| format!(", without an answer to {call}")).unwrap_or_default()
 }
 
 fn refused(draft: &Draft<'_>, what: &str, failure: &CallFailure, live: &Live) -> StartFailure {
@@ -339,7 +369,7 @@ pub(super) fn time_left(draft: &Draft<'_>, since: Mono) -> Duration {
     deadlines::once_heard(draft.world, deadline).since(draft.now.mono)
 }
 
-fn handshake(draft: &mut Draft<'_>, index: usize, live: &Live) {
+fn handshake<'w>(draft: &mut Draft<'w>, live: &'w Live) -> Progress<'w> {
     let left = time_left(draft, live.launched_at);
     match (&live.acp.initialize, &live.acp.open) {
         (Call::NotMade, _) => {
@@ -369,9 +399,10 @@ fn handshake(draft: &mut Draft<'_>, index: usize, live: &Live) {
         (Call::Done(_), Call::Done(opened)) => {
             draft.session.status.acp_session_id = Some(opened.acp_session_id.clone());
             note_start(draft, live);
-            configure(draft, index, live);
+            return Progress::Open(live);
         }
     }
+    Progress::UnderWay
 }
 
 /// A start that succeeded is told on the agent, with what the agent said of itself, at most once a
@@ -383,7 +414,8 @@ fn note_start(draft: &mut Draft<'_>, live: &Live) {
         last.at < draft.time() && draft.time().since(last.at) >= START_NOTED_EVERY
     });
     let was_locked_out = login::is_required(agent);
-    if (is_news || was_locked_out) && live.prompt.is_none() {
+    let was_asked_for = draft.session.metadata.is_first_start();
+    if (is_news || was_locked_out || was_asked_for) && live.prompt.is_none() {
         let mut agent = (**agent).clone();
         login::note_open(&mut agent, draft.time());
         let took = Dur::from_millis(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));

@@ -24,6 +24,7 @@ mod configure;
 pub mod deadlines;
 mod draft;
 mod ending;
+mod first_start;
 pub mod introduction;
 mod launch;
 pub mod line;

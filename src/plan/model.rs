@@ -74,7 +74,7 @@ pub(crate) struct Model {
     /// What its tree has used.
     pub(crate) tree: super::spending::Tree,
     pub(crate) crowd: Crowd,
-    pub(crate) woken_late_at: Option<Mono>,
+    pub(crate) standstill: Option<Standstill>,
     pub(crate) behaviour: Behaviour,
     pub(crate) elapsed: Duration,
     /// Whether anything came of how the agent answers prompts, or of how it hears: what was never
@@ -140,7 +140,7 @@ impl Model {
             is_stopping: false,
             tree: super::spending::Tree::default(),
             crowd: Crowd::default(),
-            woken_late_at: None,
+            standstill: None,
             behaviour: Behaviour::Prompt,
             elapsed: Duration::ZERO,
             asked: Asked::default(),
@@ -183,7 +183,7 @@ impl Model {
                 store_id: "store".into(),
                 boot_id: "boot".into(),
                 is_stopping: self.is_stopping,
-                woken_late_at: self.woken_late_at,
+                standstill: self.standstill,
                 stopped_cleanly: false,
                 permission_timeout: PERMISSION_TIMEOUT,
             },

@@ -10,7 +10,8 @@ use super::draft::{Draft, holds_slot, next_turn};
 use super::turn::Ending;
 use super::world::{Live, Process, Stage, StopCause, World};
 use super::{
-    Plan, Step, budget, cascade, ending, launch, notice, permission, spending, status, stop,
+    Plan, Step, budget, cascade, ending, first_start, launch, notice, permission, spending, status,
+    stop,
 };
 
 /// Decides what one pass does.
@@ -176,6 +177,7 @@ fn run(draft: &mut Draft<'_>) {
         }
     }
     match draft.active_turn() {
+        _ if draft.session.metadata.is_first_start() => first_start::drive(draft),
         Some(index) => drive(draft, index),
         None => take_next(draft),
     }

@@ -134,7 +134,9 @@ fn phase(
         return (phase, reason.to_owned());
     }
     if status.process.is_some() {
-        return (SessionPhase::Idle, String::new());
+        let is_first = session.metadata.is_first_start();
+        let phase = if is_first { SessionPhase::Starting } else { SessionPhase::Idle };
+        return (phase, String::new());
     }
     if let Some(reason) = unresolved(world) {
         return (SessionPhase::Pending, reason.to_owned());
@@ -160,7 +162,8 @@ pub(super) fn standing(session: &Session, turns: &[Turn], world: &World) -> Outc
     if !is_ending && turns.iter().any(|turn| turn.status.waiting_for.is_some()) {
         return Outcome::Waiting;
     }
-    if is_ending || turns.iter().any(is_active) {
+    let is_starting = session.metadata.is_first_start() && status.finished_at.is_none();
+    if is_ending || is_starting || turns.iter().any(is_active) {
         return Outcome::Progressing;
     }
     if session.metadata.is_deleting() {

@@ -1,6 +1,7 @@
 //! The planner's rules, a row of the tables of the contract each.
 
 mod clocks;
+mod first_start;
 mod notices;
 mod permission;
 mod sandbox;

@@ -9,13 +9,14 @@
 //! memory, headers and connections are bounded; nothing but desired state is written; every
 //! response is `no-store`; no token is ever logged.
 //!
-//! Absent on purpose: CORS, compression (wrong for watches), protobuf, and for now: watches of
-//! callers, server-side apply, JSON patch, OpenAPI, the reviews of `kubectl auth`.
+//! Absent on purpose: CORS, compression (wrong for watches), protobuf, and for now:
+//! server-side apply, JSON patch, OpenAPI, the reviews of `kubectl auth`.
 
 pub mod age;
 mod body;
 mod discovery;
 mod health;
+mod leash;
 mod own;
 mod processes;
 mod query;
@@ -50,7 +51,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 pub use render::printable;
-pub use serve::{Listener, Refuses, serve};
+pub use serve::{Judge, Listener, Peer, serve};
 pub use status::Failure;
 
 use crate::admission::Admission;
@@ -174,11 +175,8 @@ async fn collection(
         }
         (&(Method::GET | Method::HEAD), Resource::Records(kind)) => {
             if query.bool("watch")? {
-                // A caller's children change while it watches; for now it lists.
-                if !sight.is_all() {
-                    return Err(Failure::no_such_path(parts.uri.path()));
-                }
-                watch::open(state, resource, kind, namespace, headers, query).await
+                let what = watch::Subject { resource, kind, namespace };
+                watch::open(state, sight, what, headers, query).await
             } else {
                 read::list(state, sight, resource, kind, namespace, headers, query).await
             }

@@ -4,10 +4,11 @@
 //! because it bounds neither the number of connections nor the time a header may take.
 
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -18,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::status::Failure;
+use crate::guard::AtSocket;
 
 /// How long a request's line and headers may take, and an idle connection is kept.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,22 +30,32 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long nothing is accepted after accepting failed (usually: no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether the process with this id may not use the socket.
-pub type Refuses = Arc<dyn Fn(u32) -> bool + Send + Sync>;
+/// Who is at the other end of the socket, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Of the daemon's own user, and in no agent's tree: the operator, without a token.
+    Operator,
+    /// Another user, or one that cannot be proved: it has to have a token.
+    Other,
+    /// Inside an agent's tree: refused, whatever it sends.
+    Agent,
+}
+
+/// Judges who is at the other end of a connection.
+pub type Judge = Arc<dyn Fn(BorrowedFd<'_>) -> Peer + Send + Sync>;
 
 /// Where connections come from.
 pub enum Listener {
     /// TCP, loopback by default.
     Tcp(TcpListener),
-    /// The socket in the data directory, and who is refused there whatever it sends.
-    Unix(UnixListener, Option<Refuses>),
+    /// The socket in the data directory, and who is who there.
+    Unix(UnixListener, Judge),
 }
 
 /// An accepted connection.
 enum Accepted {
     Tcp(tokio::net::TcpStream),
-    Unix(tokio::net::UnixStream),
-    Refused(tokio::net::UnixStream),
+    Unix(tokio::net::UnixStream, Peer),
 }
 
 impl Listener {
@@ -58,13 +70,10 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Accepted::Tcp(stream))
             }
-            Self::Unix(listener, refuses) => {
+            Self::Unix(listener, judge) => {
                 let (stream, _) = listener.accept().await?;
-                let pid = stream.peer_cred()?.pid().and_then(|pid| u32::try_from(pid).ok());
-                Ok(match (refuses, pid) {
-                    (Some(refuses), Some(pid)) if refuses(pid) => Accepted::Refused(stream),
-                    _ => Accepted::Unix(stream),
-                })
+                let peer = judge(stream.as_fd());
+                Ok(Accepted::Unix(stream, peer))
             }
         }
     }
@@ -146,9 +155,12 @@ fn connect(
     let (router, shutdown) = (router.clone(), shutdown.clone());
     match accepted {
         Accepted::Tcp(stream) => connections.spawn(converse(stream, slot, router, shutdown)),
-        Accepted::Unix(stream) => connections.spawn(converse(stream, slot, router, shutdown)),
-        Accepted::Refused(stream) => {
-            let router = Router::new().fallback(not_for_agents);
+        Accepted::Unix(stream, peer) => {
+            let router = match peer {
+                Peer::Operator => router.layer(Extension(AtSocket)),
+                Peer::Other => router,
+                Peer::Agent => Router::new().fallback(not_for_agents),
+            };
             connections.spawn(converse(stream, slot, router, shutdown))
         }
     };

@@ -1,6 +1,7 @@
 //! The API as clients see it, through the router, on the store in memory.
 
 mod own;
+mod own_watches;
 mod reads;
 mod secrets;
 mod serving;

@@ -17,10 +17,12 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::Sleep;
 
+use super::leash::{Glance, Leash, due, stub};
 use super::query::Query;
 use super::read::{object_at, object_of, prefix_of};
 use super::resource::Resource;
 use super::selector::Filter;
+use super::sight::Sight;
 use super::status::Failure;
 use super::view::View;
 use super::{State, never_stored};
@@ -31,12 +33,20 @@ use crate::store::{Change, Key, Record, Rev, Watch};
 /// enough to cost nothing, often enough that it can come back before history is forgotten.
 const BOOKMARK_AFTER: Duration = Duration::from_secs(30);
 
+/// What is watched.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject<'a> {
+    pub(super) resource: Resource,
+    pub(super) kind: Kind,
+    /// All of them, if none is named.
+    pub(super) namespace: Option<&'a str>,
+}
+
 /// Opens a watch on a collection.
 pub(super) async fn open(
     state: &Arc<State>,
-    resource: Resource,
-    kind: Kind,
-    namespace: Option<&str>,
+    sight: &Sight,
+    Subject { resource, kind, namespace }: Subject<'_>,
     headers: &HeaderMap,
     query: &Query,
 ) -> Result<Response, Failure> {
@@ -52,6 +62,8 @@ pub(super) async fn open(
         prefix,
         view,
         resource,
+        kind,
+        leash: Leash::of(state, sight).await?,
         tracked: filter.is_mutable().then(Tracked::default),
         filter,
         initial: VecDeque::new(),
@@ -117,9 +129,26 @@ impl Start {
 struct Tracked {
     /// These match, as far as was told.
     matching: HashSet<Key>,
-    /// These changed between the watch's start and its first list: whether they matched at the
-    /// start cannot be known.
-    unknown: HashSet<Key>,
+    /// What the client holds is that of this revision.
+    start: Rev,
+    /// The revision of the watch's own list. Of what changed between the two it cannot be known
+    /// whether it matched at the start.
+    listed: Rev,
+    /// Of these something was told, or left out, since the start.
+    settled: HashSet<Key>,
+}
+
+impl Tracked {
+    /// Whether the client may hold an object that changed at `rev`, for all that is known. To be
+    /// asked once for each change, in order. `made`: when it was created, if that is known.
+    fn may_be_held(&mut self, key: &Key, made: Option<Rev>, rev: Rev) -> bool {
+        if rev > self.listed {
+            self.settled.clear();
+            return false;
+        }
+        let is_first = self.settled.insert(key.clone());
+        is_first && made.is_none_or(|made| made <= self.start)
+    }
 }
 
 struct Watcher {
@@ -130,6 +159,9 @@ struct Watcher {
     prefix: String,
     view: View,
     resource: Resource,
+    kind: Kind,
+    /// What bounds a caller's watch.
+    leash: Option<Leash>,
     filter: Filter,
     tracked: Option<Tracked>,
     initial: VecDeque<Record>,
@@ -175,15 +207,21 @@ impl Watcher {
 
     /// Finds out what matches at the start of a watch from a revision.
     async fn seed(&mut self, since: Rev) -> Result<(), Failure> {
-        let Some(tracked) = &mut self.tracked else { return Ok(()) };
-        let (records, _) = self.state.store.list(&self.prefix, None, 0).await?;
-        for record in records {
-            if record.create_rev > since {
-                continue;
+        if self.tracked.is_none() && self.leash.is_none() {
+            return Ok(());
+        }
+        let (records, listed) = self.state.store.list(&self.prefix, None, 0).await?;
+        if let Some(tracked) = &mut self.tracked {
+            (tracked.start, tracked.listed) = (since, listed);
+        }
+        for record in records.into_iter().filter(|record| record.create_rev <= since) {
+            if let Some(leash) = &mut self.leash {
+                leash.seed(self.kind, &record).await?;
             }
-            if record.rev > since {
-                tracked.unknown.insert(record.key);
-            } else if self.filter.matches(&object_of(&record)?) {
+            if let Some(tracked) = &mut self.tracked
+                && record.rev <= since
+                && self.filter.matches(&object_of(&record)?)
+            {
                 tracked.matching.insert(record.key);
             }
         }
@@ -197,7 +235,7 @@ impl Watcher {
                 return None;
             }
             if let Some(record) = self.initial.pop_front() {
-                match self.on_initial(&record) {
+                match self.on_initial(&record).await {
                     Some(line) => return Some(line),
                     None => continue,
                 }
@@ -228,20 +266,52 @@ impl Watcher {
 
     async fn wait(&mut self) -> Wake {
         let Some(source) = &mut self.source else { return Wake::Change(None) };
-        // Every branch is cancel-safe: a token, two timers, and `Watch::next`.
+        // Every branch is cancel-safe: a token, two timers, and two times `Watch::next`.
         tokio::select! {
             biased;
             () = self.state.shutdown.cancelled() => Wake::Shutdown,
+            () = ended(&mut self.leash) => Wake::Shutdown,
             () = due(&mut self.deadline) => Wake::Deadline,
             change = source.next() => Wake::Change(change),
             () = due(&mut self.bookmark_due) => Wake::Bookmark,
         }
     }
 
-    fn on_initial(&mut self, record: &Record) -> Option<Bytes> {
-        let object = match object_of(record) {
+    /// The object of a change, if the one who watches may be told of it; else what is told instead.
+    async fn seen(
+        &mut self,
+        key: &Key,
+        object: Result<Value, Failure>,
+        is_gone: bool,
+    ) -> Result<Value, Option<Bytes>> {
+        let object = match (object, &self.leash) {
+            (Ok(object), _) => object,
+            (Err(failure), None) => return Err(Some(self.fail(&failure))),
+            // Whose it is cannot be read: nothing is told of it.
+            (Err(_), Some(_)) => return Err(None),
+        };
+        let Some(leash) = &mut self.leash else { return Ok(object) };
+        match leash.judge(self.kind, key, &object, is_gone).await {
+            Ok(Glance::Seen) => Ok(object),
+            Ok(Glance::Foreign) => {
+                self.plan_bookmark();
+                Err(None)
+            }
+            Ok(Glance::Ceased) => {
+                let was_match = match &mut self.tracked {
+                    None => self.filter.matches(&object),
+                    Some(tracked) => tracked.matching.remove(key),
+                };
+                Err(was_match.then(|| self.event("DELETED", stub(&object))))
+            }
+            Err(failure) => Err(Some(self.fail(&failure))),
+        }
+    }
+
+    async fn on_initial(&mut self, record: &Record) -> Option<Bytes> {
+        let object = match self.seen(&record.key, object_of(record), false).await {
             Ok(object) => object,
-            Err(failure) => return Some(self.fail(&failure)),
+            Err(told) => return told,
         };
         if !self.filter.matches(&object) {
             return None;
@@ -256,11 +326,11 @@ impl Watcher {
         match change {
             Some(Change::Put(record)) => {
                 self.since = record.rev;
-                self.on_put(&record)
+                self.on_put(&record).await
             }
             Some(Change::Delete { key, last, rev }) => {
                 self.since = rev;
-                self.on_delete(&key, &last, rev)
+                self.on_delete(&key, &last, rev).await
             }
             Some(Change::Bookmark(rev)) => {
                 self.since = self.since.max(rev);
@@ -289,10 +359,10 @@ impl Watcher {
         }
     }
 
-    fn on_put(&mut self, record: &Record) -> Option<Bytes> {
-        let object = match object_of(record) {
+    async fn on_put(&mut self, record: &Record) -> Option<Bytes> {
+        let object = match self.seen(&record.key, object_of(record), false).await {
             Ok(object) => object,
-            Err(failure) => return Some(self.fail(&failure)),
+            Err(told) => return told,
         };
         let is_match = self.filter.matches(&object);
         let kind = match &mut self.tracked {
@@ -300,7 +370,8 @@ impl Watcher {
             None if record.create_rev == record.rev => Some("ADDED"),
             None => Some("MODIFIED"),
             Some(tracked) => {
-                let was_unknown = tracked.unknown.remove(&record.key);
+                let was_unknown =
+                    tracked.may_be_held(&record.key, Some(record.create_rev), record.rev);
                 let was_match = if is_match {
                     !tracked.matching.insert(record.key.clone())
                 } else {
@@ -320,15 +391,15 @@ impl Watcher {
         kind.map(|kind| self.event(kind, object))
     }
 
-    fn on_delete(&mut self, key: &Key, last: &[u8], rev: Rev) -> Option<Bytes> {
-        let object = match object_at(key, last, rev) {
+    async fn on_delete(&mut self, key: &Key, last: &[u8], rev: Rev) -> Option<Bytes> {
+        let object = match self.seen(key, object_at(key, last, rev), true).await {
             Ok(object) => object,
-            Err(failure) => return Some(self.fail(&failure)),
+            Err(told) => return told,
         };
         let was_match = match &mut self.tracked {
             None => self.filter.matches(&object),
             Some(tracked) => {
-                let was_unknown = tracked.unknown.remove(key);
+                let was_unknown = tracked.may_be_held(key, None, rev);
                 tracked.matching.remove(key) || (was_unknown && self.filter.matches(&object))
             }
         };
@@ -381,10 +452,10 @@ impl Watcher {
     }
 }
 
-/// Ends when a timer does; never, if there is none.
-async fn due(timer: &mut Option<Pin<Box<Sleep>>>) {
-    match timer {
-        Some(timer) => timer.as_mut().await,
+/// Ends when a caller's watch has to; never, if it is an operator's.
+async fn ended(leash: &mut Option<Leash>) {
+    match leash {
+        Some(leash) => leash.ended().await,
         None => std::future::pending().await,
     }
 }

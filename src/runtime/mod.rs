@@ -28,6 +28,7 @@ pub mod home;
 pub mod launch;
 pub mod leftovers;
 pub mod login;
+pub mod login_path;
 pub mod machine;
 pub mod orphans;
 pub mod peers;

@@ -24,6 +24,7 @@ use super::{sys, wire};
 use crate::api::agent::{self, SandboxMode};
 use crate::api::hex;
 use crate::api::session::Scope;
+use crate::api::validate::free_path::why_not_free;
 
 /// The first version of Landlock's interface that keeps signals inside (Linux 6.12).
 pub const ABI_MIN: u32 = 6;
@@ -234,22 +235,18 @@ fn canonical(field: &str, path: &Path) -> Result<PathBuf, Error> {
 
 /// What is given free must not give the daemon's own files away.
 fn apart(field: &str, path: &Path, data_dir: &Path) -> Result<(), Error> {
-    not_inside(field, path, data_dir)?;
-    if data_dir.starts_with(path) {
-        return Err(refused(field, path, "holds the daemon's data directory"));
+    match why_not_free(path, data_dir) {
+        None => Ok(()),
+        Some(problem) => Err(refused(field, path, problem)),
     }
-    Ok(())
 }
 
 fn not_inside(field: &str, path: &Path, data_dir: &Path) -> Result<(), Error> {
-    if path.starts_with(data_dir) {
-        return Err(refused(field, path, "is in the daemon's data directory"));
-    }
-    Ok(())
+    if path.starts_with(data_dir) { apart(field, path, data_dir) } else { Ok(()) }
 }
 
 fn refused(field: &str, path: &Path, problem: &str) -> Error {
-    let problem = format!("{problem}, which a sandboxed agent must not have");
+    let problem = problem.to_owned();
     Error::Path { field: field.to_owned(), path: path.to_owned(), problem }
 }
 

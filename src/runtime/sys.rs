@@ -8,7 +8,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -140,6 +140,35 @@ pub(super) mod pidfd {
 pub(super) fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd stays open, and the same, as long as it exists, and the AsyncFd owns it.
     unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from)
+}
+
+/// A handle on the process at the other end of a socket, which keeps meaning the one that connected,
+/// whoever has its number since (SO_PEERPIDFD, Linux 6.5).
+#[cfg(target_os = "linux")]
+pub(super) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut number: libc::c_int = -1;
+    let mut length: libc::socklen_t = 4;
+    // SAFETY: the kernel writes at most `length` bytes, an int, to `number`, and both outlive the call.
+    let failed = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut number).cast(),
+            &raw mut length,
+        )
+    };
+    if failed != 0 || number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for the caller, and nothing else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Where there are no pidfds.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn peer_pidfd(_socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Where there are no pidfds.

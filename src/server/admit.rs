@@ -1,5 +1,6 @@
 //! The way in for desired state, as the configuration bounds it.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::start::{tree_limits, turn_limits};
@@ -23,11 +24,19 @@ pub(super) struct Held<'a> {
 
 impl Held<'_> {
     /// The one way in.
-    pub(super) fn admission(&self, config: &Config, hooks: SharedHooks) -> Admission {
+    pub(super) fn admission(
+        &self,
+        data_dir: &Path,
+        config: &Config,
+        hooks: SharedHooks,
+    ) -> Admission {
         let Self { store, blobs, clock, slots } = self;
         let (store, blobs) = (Arc::clone(store), Arc::clone(blobs));
         let (clock, slots) = (Arc::clone(clock), Arc::clone(slots));
-        Admission::new(store, blobs, clock, slots, admission_limits(config)).with_hooks(hooks)
+        let admission = Admission::new(store, blobs, clock, slots, admission_limits(config));
+        // It is there by now; what has no name of its own is compared as it was told.
+        let data_dir = std::fs::canonicalize(data_dir).unwrap_or_else(|_| data_dir.to_path_buf());
+        admission.with_hooks(hooks).with_data_dir(data_dir)
     }
 }
 

@@ -35,12 +35,19 @@ pub(super) struct Machine {
     /// Where cgroups are made, found at the start.
     pub(super) cgroup: Option<PathBuf>,
     pub(super) listener: SocketAddr,
+    /// Where agents' programs are looked for.
+    launcher: Arc<RuntimeLauncher>,
 }
 
 impl Machine {
-    pub(super) fn of(launcher: &RuntimeLauncher, data_dir: &Path, listener: SocketAddr) -> Self {
+    pub(super) fn of(
+        launcher: &Arc<RuntimeLauncher>,
+        data_dir: &Path,
+        listener: SocketAddr,
+    ) -> Self {
         let cgroup = launcher.runtime().options().cgroup_base.clone();
-        Self { data_dir: data_dir.to_owned(), cgroup, listener }
+        let launcher = Arc::clone(launcher);
+        Self { data_dir: data_dir.to_owned(), cgroup, listener, launcher }
     }
 }
 
@@ -120,7 +127,9 @@ impl Health for Status {
     }
 
     fn guards(&self) -> Vec<Guard> {
-        let Machine { data_dir, cgroup, listener } = &self.machine;
-        Facts::look(data_dir, cgroup.clone()).of_daemon(*listener).guards()
+        let Machine { data_dir, cgroup, listener, launcher } = &self.machine;
+        let mut guards = Facts::look(data_dir, cgroup.clone()).of_daemon(*listener).guards();
+        guards.push(launcher.path_guard());
+        guards
     }
 }

@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -22,17 +21,12 @@ use super::launcher::RuntimeLauncher;
 use crate::api::command;
 use crate::api::config::Hook;
 use crate::ports::Hooks;
-use crate::runtime::process::{AgentExit, ProcessEvent};
 use crate::runtime::{LaunchSpec, environment, executable};
 
 /// What is told and not yet passed on.
 const TOLD_MAX: usize = 256;
 /// Programs that are asked at the same time; callers wait for the next free place.
 const ASKED_MAX: usize = 4;
-/// The most that a program may answer.
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// How much of its standard error stands in the log.
-const STDERR_BYTES_MAX: usize = 2 * 1024;
 
 /// What is told of an event.
 struct Told {
@@ -115,67 +109,7 @@ impl RuntimeLauncher {
     /// Runs a program: the input on its standard input, its standard output as the answer.
     async fn run_hook(&self, hook: &Hook, input: &Value) -> Result<Vec<u8>, String> {
         let spec = self.hook_spec(hook)?;
-        let mut process = self
-            .runtime()
-            .spawn(spec)
-            .await
-            .map_err(|error| format!("it did not start: {error}"))?;
-        let (Some(mut stdin), Some(stdout), Some(stderr), Some(mut events)) =
-            (process.take_stdin(), process.take_stdout(), process.take_stderr(), process.events())
-        else {
-            return Err("it has no pipes (a defect)".to_owned());
-        };
-        process.open_gate().map_err(|error| format!("it did not start: {error}"))?;
-        let told = input.to_string();
-        let talk = async {
-            let write = async move {
-                // A program need not read what it is told.
-                let _ = stdin.write_all(told.as_bytes()).await;
-                drop(stdin);
-            };
-            let (mut answer, mut complaint) = (Vec::new(), Vec::new());
-            let mut out = stdout.take(ANSWER_BYTES_MAX as u64 + 1);
-            let mut err = stderr.take(STDERR_BYTES_MAX as u64);
-            let exit = async {
-                loop {
-                    match events.recv().await {
-                        Some(ProcessEvent::Exited(exit)) => return Ok(exit),
-                        Some(ProcessEvent::ExecFailed { errno, .. }) => {
-                            return Err(std::io::Error::from_raw_os_error(errno).to_string());
-                        }
-                        Some(ProcessEvent::Started { .. }) => {}
-                        Some(ProcessEvent::ShimGone | ProcessEvent::TreeEmpty) | None => {
-                            return Err("its process is gone".to_owned());
-                        }
-                    }
-                }
-            };
-            let (_, _, _, exit) = tokio::join!(
-                write,
-                out.read_to_end(&mut answer),
-                err.read_to_end(&mut complaint),
-                exit
-            );
-            (answer, complaint, exit)
-        };
-        let limit = hook.timeout;
-        let ended = tokio::time::timeout(limit.get(), talk).await;
-        // Whatever it left behind goes too; so it does if nobody waits for this any more.
-        process.kill_tree();
-        let Ok((answer, complaint, exit)) = ended else {
-            return Err(format!("it took longer than {limit}"));
-        };
-        if !complaint.is_empty() {
-            let said = String::from_utf8_lossy(&complaint);
-            tracing::info!(command = hook.command, %said, "a hook's standard error");
-        }
-        match exit? {
-            AgentExit::Code(0) if answer.len() > ANSWER_BYTES_MAX => {
-                Err(format!("it answered more than {ANSWER_BYTES_MAX} bytes"))
-            }
-            AgentExit::Code(0) => Ok(answer),
-            other => Err(format!("it ended with {other}")),
-        }
+        self.run_program(&hook.command, spec, &input.to_string(), hook.timeout).await
     }
 
     fn hook_spec(&self, hook: &Hook) -> Result<LaunchSpec, String> {

@@ -11,6 +11,8 @@ use tokio::sync::mpsc;
 
 use crate::api::Agent;
 use crate::api::agent::{HomePolicy, SandboxMode};
+use crate::api::config::Config;
+use crate::api::machine::Guard;
 use crate::api::session::Scope;
 use crate::controller::process::{
     Control, Events, LaunchError, LaunchRequest, Launched, Launcher, ProcessEvent,
@@ -20,9 +22,12 @@ use crate::ports::Inputs;
 use crate::runtime::home::Home;
 use crate::runtime::sandbox::{self, Sandbox};
 use crate::runtime::terminals::Terminals;
-use crate::runtime::{self, LaunchSpec, credentials, environment, executable, leftovers, scope};
+use crate::runtime::{
+    self, LaunchSpec, credentials, environment, executable, leftovers, login_path, scope,
+};
 use crate::secret::{Lease, Redactor, Secret, Vault};
 
+use super::login_path::Captured;
 use super::services::{AgentServices, Ground};
 
 /// Starts agents under shims.
@@ -32,17 +37,20 @@ pub(super) struct RuntimeLauncher {
     data_dir: PathBuf,
     vault: Arc<Vault>,
     redactor: Redactor,
+    login_path: Captured,
 }
 
 impl RuntimeLauncher {
     /// The launcher of this daemon, and the vault that it takes credentials from.
-    pub(super) fn with_vault(
+    pub(super) async fn with_vault(
         store_id: &str,
         data_dir: &Path,
         redactor: &Redactor,
+        config: &Config,
     ) -> Result<(Arc<Self>, Arc<Vault>), runtime::launch::Error> {
         let vault = Arc::new(Vault::of_daemon(data_dir));
-        let launcher = Self::new(store_id, data_dir, Arc::clone(&vault), redactor.clone())?;
+        let mut launcher = Self::new(store_id, data_dir, Arc::clone(&vault), redactor.clone())?;
+        launcher.login_path = launcher.capture(config.login_path).await;
         Ok((Arc::new(launcher), vault))
     }
 
@@ -58,7 +66,24 @@ impl RuntimeLauncher {
         let launcher = runtime::Launcher::new(options);
         // Homes are told to agents, which work elsewhere.
         let data_dir = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
-        Ok(Self { launcher, own_bin, data_dir, vault, redactor })
+        let login_path = Captured::default();
+        Ok(Self { launcher, own_bin, data_dir, vault, redactor, login_path })
+    }
+
+    /// The PATH that agents inherit.
+    fn path(&self) -> Option<OsString> {
+        login_path::appended(std::env::var_os("PATH"), self.login_path.directories())
+    }
+
+    /// What agents inherit.
+    fn inherited(&self) -> impl Iterator<Item = (OsString, OsString)> {
+        let path = self.path().map(|path| ("PATH".into(), path));
+        std::env::vars_os().filter(|(name, _)| name != "PATH").chain(path)
+    }
+
+    /// How agents' programs are looked for, for `doctor`.
+    pub(super) fn path_guard(&self) -> Guard {
+        self.login_path.guard(self.path().as_deref())
     }
 
     /// What starts processes.
@@ -131,7 +156,7 @@ impl Launcher for RuntimeLauncher {
             return Ok(None);
         }
         let path = agent.spec.env.get("PATH").map(OsString::from);
-        let path = path.or_else(|| std::env::var_os("PATH"));
+        let path = path.or_else(|| self.path());
         let path = environment::path(path.as_ref(), &agent.spec.path, self.own_bin.parent());
         executable::resolve(&argv[0], &agent.spec.path, Some(&path), Path::new("/"))
             .map(Some)
@@ -179,7 +204,7 @@ impl RuntimeLauncher {
     ) -> Result<AgentServices, LaunchError> {
         let (agent, scope) = (&request.agent, &request.scope);
         let home = self.home(agent)?;
-        let env = environment::for_login(std::env::vars_os(), &agent.spec, home.as_ref());
+        let env = environment::for_login(self.inherited(), &agent.spec, home.as_ref());
         let cwd = PathBuf::from(&scope.cwd);
         let more = scope.additional_directories.iter().map(PathBuf::from);
         let roots: Vec<PathBuf> = std::iter::once(cwd.clone()).chain(more).collect();
@@ -241,7 +266,7 @@ impl RuntimeLauncher {
         let home = self.home(agent)?;
         let sandbox = self.sandbox(request, home.as_ref())?;
         let mut env: BTreeMap<OsString, OsString> = environment::build(
-            std::env::vars_os(),
+            self.inherited(),
             &agent.spec,
             &identity,
             home.as_ref(),

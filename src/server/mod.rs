@@ -13,6 +13,8 @@ mod launcher;
 mod listen;
 mod log;
 pub mod login;
+mod login_path;
+mod program;
 mod services;
 mod start;
 

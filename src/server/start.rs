@@ -195,10 +195,10 @@ impl Daemon {
         let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
         let slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
         let (launcher, vault) =
-            launcher::RuntimeLauncher::with_vault(&store_id, &data_dir, &redactor)?;
+            launcher::RuntimeLauncher::with_vault(&store_id, &data_dir, &redactor, &config).await?;
         let programs = Arc::new(Programs::new(config.hooks.clone(), Arc::clone(&launcher)));
         let held = admit::Held { store: &store, blobs: &blobs, clock: &clock, slots: &slots };
-        let admission = Arc::new(held.admission(&config, Arc::clone(&programs) as SharedHooks));
+        let admission = Arc::new(held.admission(&data_dir, &config, Arc::clone(&programs) as _));
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
         // Before anything is started: an agent finds the daemon at this address.
         let (listeners, address, reach) = listen(&config, &data_dir, store_id.clone()).await?;

@@ -218,3 +218,34 @@ fn the_daemon_s_files_are_the_owner_s_alone() {
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(daemon.stop().0, Some(0));
 }
+
+#[test]
+fn a_caller_watches_its_children_and_nobody_elses_until_its_token_ends() {
+    let daemon = Daemon::start();
+    let work = daemon.home().work();
+    daemon.agent("quiet", &[], json!({}));
+    let made = create(&daemon, &["--session", "me", "--cwd", &work]);
+    let token = made["token"].as_str().unwrap();
+    daemon.until("sessions/me", |session| session["status"]["phase"] == "Idle");
+    let watch = format!("{}?watch=1", path_of("sessions"));
+    let mut stream = by(&daemon, token, "GET", &watch).stream();
+    daemon.session("foreign", "quiet", json!({"prompt": "[[say:what nobody else may see]]"}));
+    daemon.ended("foreign-1");
+    daemon.ok(&["delete", "session", "foreign", "--wait"]);
+    let body = json!({"metadata": {"name": "child"}, "spec": {"agent": "quiet", "ttl": "1h"}});
+    let child = by(&daemon, token, "POST", &path_of("sessions")).json_body(&body).send();
+    assert_eq!(child.status, 201, "{}", child.text());
+    daemon.ok(&["delete", "session", "child", "--wait"]);
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|last| last != "DELETED child") {
+        let event = stream.next_json().expect("the watch ended");
+        let kind = event["type"].as_str().unwrap();
+        let name = event["object"]["metadata"]["name"].as_str().unwrap();
+        seen.push(format!("{kind} {name}"));
+    }
+    assert!(seen.contains(&"ADDED child".to_owned()), "{seen:?}");
+    assert!(!seen.iter().any(|one| one.ends_with(" foreign")), "{seen:?}");
+    let list: Value = serde_json::from_str(&daemon.ok(&["token", "list", "-o", "json"])).unwrap();
+    daemon.ok(&["token", "revoke", "me", list["items"][0]["id"].as_str().unwrap()]);
+    assert_eq!(stream.next_json(), None, "it ends with the token");
+}

@@ -135,8 +135,10 @@ fn without_a_sandbox_the_same_is_done_and_a_killed_shim_is_noticed_and_cleared()
 #[test]
 fn a_sandbox_that_cannot_be_had_keeps_the_agent_from_being_started() {
     let daemon = Daemon::start();
-    // The whole of the test's directory holds the daemon's own.
-    let spec = json!({"sandbox": {"mode": "workspace-write", "writePaths": [daemon.path("")]}});
+    // A link to what holds the daemon's own directory: only a start follows it.
+    let link = daemon.path("work").join("link");
+    std::os::unix::fs::symlink(daemon.path(""), &link).unwrap();
+    let spec = json!({"sandbox": {"mode": "workspace-write", "writePaths": [link]}});
     daemon.agent("greedy", &[], spec);
     daemon.session("s", "greedy", json!({}));
     daemon.turn("s", "[[say:never]]");
@@ -152,6 +154,48 @@ fn a_sandbox_that_cannot_be_had_keeps_the_agent_from_being_started() {
     }
     assert_eq!(daemon.logged("greedy").len(), 0);
     assert_eq!(daemon.processes(), Vec::<String>::new());
+}
+
+#[test]
+fn a_path_that_can_never_be_given_free_is_refused_before_it_is_stored() {
+    let daemon = Daemon::start();
+    let (root, data) = (daemon.path(""), daemon.path("data"));
+    let root = root.canonicalize().unwrap();
+    let why = "which a sandboxed agent must not have";
+    for (path, problem) in [
+        (std::path::Path::new("/"), "holds"),
+        (root.as_path(), "holds"),
+        (&root.join("data"), "is in"),
+        (&root.join("data/tmp"), "is in"),
+    ] {
+        let sandbox = json!({"mode": "read-only", "writePaths": ["/tmp/cache", path]});
+        let body =
+            json!({"metadata": {"name": "greedy"}, "spec": {"command": "a", "sandbox": sandbox}});
+        let refused = daemon.create("agents", &body);
+        let text = refused.text();
+        assert_eq!(refused.status, 422, "{text}");
+        assert!(text.contains("spec.sandbox.writePaths[1]"), "{text}");
+        assert!(text.contains(problem) && text.contains(why), "{text}");
+    }
+    // Of what depends on the daemon a check without one knows nothing, of `/` it does.
+    let manifest = |path: &str| {
+        format!(
+            "apiVersion: spawnlet.dev/v1alpha1\nkind: Agent\nmetadata: {{name: greedy}}\n\
+             spec:\n  command: a\n  sandbox: {{mode: read-only, writePaths: [{path}]}}\n"
+        )
+    };
+    let ran = daemon.cli_with(&["validate", "-f", "-"], manifest("/").as_bytes());
+    assert_eq!(ran.code, Some(65), "{ran:?}");
+    assert!(ran.err.contains(why) || ran.out.contains(why), "{ran:?}");
+    let ran =
+        daemon.cli_with(&["apply", "-f", "-"], manifest(&data.display().to_string()).as_bytes());
+    assert_eq!(ran.code, Some(65), "{ran:?}");
+    // An agent that has no sandbox may name what it likes, which is refused for another reason; one
+    // that gets such a path later is refused as well.
+    let body = json!({"metadata": {"name": "calm"}, "spec": {"command": "a"}});
+    assert_eq!(daemon.create("agents", &body).status, 201);
+    let patch = json!({"spec": {"sandbox": {"mode": "read-only", "writePaths": [root]}}});
+    assert_eq!(daemon.patch("agents/calm", &patch).status, 422);
 }
 
 #[test]

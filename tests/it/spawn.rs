@@ -153,7 +153,14 @@ fn an_agent_is_refused_with_the_exit_code_that_says_why() {
         (format!("env -u SPAWNLET_TOKEN spawnlet {base}"), 65, "token is required"),
         // The operator's token is in reach of the process, and not used.
         (format!("env -u SPAWNLET_TOKEN spawnlet --data-dir {data} get sessions"), 77, ""),
-        // Nor does it open the socket from in there.
+        // Nor does it open the socket from in there, and nobody is the operator there for who it is.
+        (
+            format!(
+                "env -u SPAWNLET_URL -u SPAWNLET_TOKEN spawnlet --data-dir {data} get sessions"
+            ),
+            77,
+            "inside an agent's tree",
+        ),
         (
             format!(
                 "env -u SPAWNLET_URL SPAWNLET_TOKEN={} spawnlet --data-dir {data} get sessions",

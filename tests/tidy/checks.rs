@@ -282,6 +282,29 @@ pub(crate) fn clocks(tree: &Tree) -> Vec<String> {
 
 /// Who of the controller may do what. `act` may do all. `output` makes durable what an agent
 /// wrote, and `report` writes what the loop tells: neither touches desired state or status.
+/// Whoever asks over MCP reads a session only through the admission, which wants to know whose it is;
+/// the one file besides only tells the streams what changed.
+pub(crate) fn owned_reads(tree: &Tree) -> Vec<String> {
+    const READS: &[&str] = &["SessionSpec", ".list::<", ".list(", "children_of("];
+    let is_facade = |source: &&Source| source.module() == "mcp" && !source.path.contains("/tests");
+    let mut found = Vec::new();
+    for source in library(tree).filter(is_facade) {
+        let is_stream = source.path == "src/mcp/updates.rs";
+        found.extend(hits(source, &source.code, if is_stream { &READS[1..] } else { READS }));
+    }
+    for source in library(tree).filter(|source| source.path.starts_with("src/mcp/spawn/")) {
+        let names = |text: &str| source.code.contains(text);
+        let is_id = |text: &str| text.trim_matches('"') == "sessionId";
+        let has_id = source.strings.iter().any(|(_, text)| is_id(text));
+        let takes_an_id = has_id && names("async fn call(");
+        let says_whose = names("&call.caller");
+        if takes_an_id && !says_whose {
+            found.push(format!("{}: takes a sessionId and does not say who asks", source.path));
+        }
+    }
+    found
+}
+
 pub(crate) fn acting(tree: &Tree) -> Vec<String> {
     const WRITES: &[(&str, &[&str])] = &[
         (".commit(", &["report"]),

@@ -116,6 +116,28 @@ pub(crate) const RULES: &[Rule] = &[
         keeps: &[("src/clock.rs", "fn f() { SystemTime::now() }")],
     },
     Rule {
+        name: "over MCP a session is read only as somebody's",
+        check: owned_reads,
+        breaks: &[
+            ("src/mcp/spawn/x.rs", "fn f() { shared.records.by_uid::<SessionSpec>(&uid) }"),
+            ("src/mcp/spawn/x.rs", "fn f() { shared.records.list::<TurnSpec>(None, &all) }"),
+            ("src/mcp/updates.rs", "fn f() { records.children_of(&uid) }"),
+            (
+                "src/mcp/spawn/x.rs",
+                "pub async fn call(shared: &Shared) { let id = required(\"sessionId\"); read(id) }",
+            ),
+        ],
+        keeps: &[
+            (
+                "src/mcp/spawn/x.rs",
+                "async fn call() { let id = required(\"sessionId\"); \
+                 shared.admission.child(&call.caller, &id) }",
+            ),
+            ("src/mcp/updates.rs", "fn f() { decode::<SessionSpec>(key, value, rev) }"),
+            ("src/rest/x.rs", "fn f() { records.list::<SessionSpec>(None, &all) }"),
+        ],
+    },
+    Rule {
         name: "in the controller only act, output and report write",
         check: acting,
         breaks: &[

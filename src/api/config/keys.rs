@@ -45,6 +45,7 @@ pub const KEYS: &[Key] = &[
     live("allowedOrigins", Form::List),
     restart("manifests", Form::List),
     restart("dataDir", Form::Text),
+    restart("loginPath", Form::Text),
     restart("log.level", Form::Text),
     restart("log.format", Form::Text),
     restart("limits.maxActiveTurns", Form::Number),

@@ -46,6 +46,8 @@ pub struct Config {
     pub manifests: Option<Vec<String>>,
     /// The data directory; `$XDG_STATE_HOME/spawnlet` if absent.
     pub data_dir: Option<String>,
+    /// Whether agents' programs are also looked for where a login shell finds them.
+    pub login_path: LoginPath,
     /// The daemon's log.
     pub log: Log,
     /// Limits of sessions and turns.
@@ -88,6 +90,7 @@ impl Default for Config {
             allowed_hosts: hosts.map(str::to_owned).to_vec(),
             manifests: None,
             data_dir: None,
+            login_path: LoginPath::default(),
             log: Log::default(),
             limits: Limits::default(),
             http: Http::default(),
@@ -114,6 +117,17 @@ impl Config {
     pub fn validate(&self) -> Result<(), FieldErrors> {
         check::config(self)
     }
+}
+
+/// Whether the PATH of a login shell is taken over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LoginPath {
+    /// Programs are looked for on the daemon's own PATH alone.
+    #[default]
+    Off,
+    /// The user's login shell is asked once, at the start; its directories come last.
+    Capture,
 }
 
 /// The daemon's log.

@@ -1,5 +1,8 @@
 //! Validation of `Agent` specs. Every field of an agent may change on a live object.
 
+use std::path::Path;
+
+use super::free_path::why_not_free;
 use super::not_yet::{self, ANY, NotYet};
 use super::{DESCRIPTION_CHARS_MAX, ID_CHARS_MAX, TITLE_CHARS_MAX, check};
 use crate::api::agent::{AgentSpec, AuthMode, SandboxMode};
@@ -143,6 +146,14 @@ fn credentials(errors: &mut FieldErrors, at: &FieldPath, spec: &AgentSpec) {
 fn sandbox(errors: &mut FieldErrors, at: &FieldPath, spec: &AgentSpec) {
     let at = at.field("sandbox").field("writePaths");
     check::absolute_paths(errors, &at, &spec.sandbox.write_paths);
+    for (index, path) in spec.sandbox.write_paths.iter().enumerate() {
+        // Wherever the data directory is.
+        if Path::new(path) == Path::new("/")
+            && let Some(why) = why_not_free(Path::new(path), Path::new("/data"))
+        {
+            errors.push(at.index(index), FieldValueForbidden, format!("{path} {why}"));
+        }
+    }
     if spec.sandbox.mode == SandboxMode::Off && !spec.sandbox.write_paths.is_empty() {
         let message = "has an effect with a sandbox only; set sandbox.mode, or leave it out";
         errors.push(at, FieldValueForbidden, message);
@@ -199,7 +210,9 @@ mod tests {
         };
         assert!(of("workspace-write", "/cache").is_empty());
         assert!(of("read-only", "/cache").is_empty());
-        assert_eq!(of("read-only", "cache"), ["spec.sandbox.writePaths[0]"]);
+        for path in ["cache", "/", "//", "/./"] {
+            assert_eq!(of("read-only", path), ["spec.sandbox.writePaths[0]"], "{path}");
+        }
         assert_eq!(of("off", "/cache"), ["spec.sandbox.writePaths"]);
     }
 

@@ -9,6 +9,7 @@
 pub(super) mod agent;
 mod check;
 mod column;
+pub mod free_path;
 mod metadata;
 mod not_yet;
 pub mod permission;

@@ -98,6 +98,23 @@ async fn a_watch_that_starts_late_does_not_lose_who_left_the_selection() {
 }
 
 #[tokio::test]
+async fn a_watch_that_starts_late_does_not_lose_what_was_deleted_meanwhile() {
+    let api = Fixture::new();
+    api.put(Kind::Session, session("a", "Idle", json!({}))).await;
+    api.put(Kind::Session, session("b", "Running", json!({}))).await;
+    // At revision 2, a matched and b did not; both are gone by the time that the watch begins. What
+    // came and went in between is told of too.
+    api.remove(session_key("a")).await;
+    api.remove(session_key("b")).await;
+    api.put(Kind::Session, session("c", "Idle", json!({}))).await;
+    api.remove(session_key("c")).await;
+    let mut lines = watch(&api, "&fieldSelector=status.phase=Idle&resourceVersion=2").await;
+    expect(&mut lines, "DELETED", "a").await;
+    expect(&mut lines, "ADDED", "c").await;
+    expect(&mut lines, "DELETED", "c").await;
+}
+
+#[tokio::test]
 async fn a_forgotten_revision_ends_in_an_expired_error() {
     let api = Fixture::new();
     for _ in 0..3 {

@@ -109,6 +109,7 @@ fn is_at_rest(session: &Session) -> bool {
     // Without an end it is idle or hibernated, unless it was asked to stop or waits for something
     // that may be there after the start.
     let is_idle = status.end.is_none()
+        && !session.metadata.is_first_start()
         && session.spec.desired_state == crate::api::session::DesiredState::Running
         && waits_for_agent(session).is_none()
         && !is_false(session, "ScopeResolved");

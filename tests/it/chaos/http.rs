@@ -34,6 +34,11 @@ impl Client {
         Ok(Self { stream, host, token, buffer: Vec::new() })
     }
 
+    /// Where the daemon listens.
+    pub(crate) fn address(&self) -> &str {
+        &self.host
+    }
+
     /// The status code and the body.
     pub(crate) fn call(
         &mut self,
