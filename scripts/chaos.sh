@@ -1,31 +1,39 @@
 #!/bin/sh
 # Faults on purpose: what is left of a daemon that died, met a full or slow disk, or had bad agents.
 #
-#   scripts/chaos.sh [--tier 0|1|2] [--seed NUMBER]
+#   scripts/chaos.sh [--tier 0|1|2] [--short] [--seed NUMBER]
 #
 # tier 0 (each commit)     25 kills under load, the short forms of D3, D4, C8, E2, J1
 # tier 1 (before a merge)  100 kills; an abort at each named failpoint in four lives (C2); store errors
 #                          at each step (C4); a full disk (C5, needs root); 500 damaged files (C9); 360
-#                          escapes (D1); D3 x 50, D4 x 20; E2 x 20; fuzz targets on stable (E9); J1 with
-#                          300 sessions, J2, J3 and J5 in short; admissions (A5), 10,000 simulated lives
-#                          (B1), trees (B2), early ends (C6), cancels (E6), queue (B3), two writers (B4)
+#                          escapes (D1); D3 x 50, D4 x 20; 4 x 25 stops by the ladder (D5); 500 reused
+#                          process ids (D8, needs root); E2 x 20; late words (E5); fuzz targets on stable
+#                          (E9); races for paths (G4, its mounts need root); a stopped daemon (I3); J1
+#                          with 300 sessions, J2, J3 and J5 in short; admissions (A5), 10,000 simulated
+#                          lives (B1), trees (B2), early ends (C6), cancels (E6), queue (B3), two writers
+#                          (B4). --short: D1 and I3 not again at the numbers of scripts/test.sh, fewer
+#                          of D5 and G4
 # tier 2 (by hand)         1000 kills; all of tier 1 at the catalogue's numbers; power cuts (C3, needs
-#                          root and loop devices); a slow disk (C7, needs strace); floods (E3)
+#                          root and loop devices); a slow disk (C7, needs strace); 200 launches from
+#                          threads that end (D7); floods (E3); a wall clock that jumps (I2, needs
+#                          libfaketime); a daemon that is stopped for 30 s (I3)
 #
 # What cannot run here says that it was skipped, and why. The seed is printed; the same one makes the
 # same calls and waits as long before each kill.
 set -eu
 
 usage() {
-    echo "usage: scripts/chaos.sh [--tier 0|1|2] [--seed NUMBER]" >&2
+    echo "usage: scripts/chaos.sh [--tier 0|1|2] [--short] [--seed NUMBER]" >&2
     exit 64
 }
 
 tier=0
 seed=
+short=
 while [ $# -gt 0 ]; do
     case $1 in
         --tier) tier=${2:-}; shift ;;
+        --short) short=1 ;;
         --seed) seed=${2:-}; shift ;;
         *) usage ;;
     esac
@@ -39,7 +47,7 @@ cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
 part() { printf '\n== %s\n' "$*"; }
 skip() { printf '!! skipped: %s\n' "$*"; }
-it() { SPAWNLET_TIER=$tier SPAWNLET_SEED=$seed cargo test --test it "$@" -- --nocapture --test-threads=1; }
+it() { SPAWNLET_TIER=$tier SPAWNLET_SHORT=$short SPAWNLET_SEED=$seed cargo test --test it "$@" -- --nocapture --test-threads=1; }
 
 points=
 if [ "$tier" != 0 ]; then
@@ -61,12 +69,23 @@ it soak::
 part "An abort at each named point (C2)"
 SPAWNLET_FAILPOINT_BIN=$points it failpoints::
 
-part "Every way out of a process group (D1)"
+part "Processes, threads that end, numbers that are used again (D7, D8)"
 it runtime::
+part "Agents that do not go (D5)"
+it ladder::
+if [ -z "$short" ]; then
+    part "Every way out of a process group, at every end (D1)"
+    it escapes::
+    part "A daemon that is stopped and goes on (I3)"
+    it standstill::
+fi
+part "Mounts, devices and moved directories on a path (G4)"
+it mounts::
 
-part "In memory: A5, B1, B2, B3, B4, C4, C6, C9, E1, E6, E9"
+part "In memory: A5, B1, B2, B3, B4, C4, C6, C9, E1, E5, E6, E9, G4"
 SPAWNLET_TIER=$tier SPAWNLET_SEED=$seed cargo test --lib -- \
     plan::sim admission::tests::bounds controller::tests::spawn controller::tests::cancels controller::tests::tree \
+    controller::tests::late controller::tests::clocks runtime::files \
     random_work_meets_no_key_twice writers_with_stale_versions ignores_versions \
     sqlite::tests::nth damaged_files fuzz mutated_lines
 
@@ -105,6 +124,9 @@ else
     rmdir "$directory"
     skip "C3 needs root, mkfs.ext4 and loop devices"
 fi
+
+part "A wall clock that jumps (I2)"
+it wall_clock::
 
 part "A slow disk (C7)"
 if command -v strace >/dev/null 2>&1; then

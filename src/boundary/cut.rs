@@ -18,7 +18,9 @@ pub fn boundary(bytes: &[u8], max: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use rand::rngs::StdRng;
+    use rand::seq::IndexedRandom as _;
+    use rand::{RngExt as _, SeedableRng as _};
 
     use super::*;
 
@@ -39,19 +41,36 @@ mod tests {
         assert_eq!(boundary(&[0x80; 9], 5), 5);
     }
 
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(5_000))]
-        #[test]
-        fn pieces_of_any_size_join_to_the_text(text in "\\PC{0,200}", max in 4_usize..70) {
-            let mut rest = text.as_bytes();
-            let mut joined = String::new();
+    /// G2: 20,000 texts, cut into pieces of any sizes.
+    #[test]
+    fn pieces_of_any_sizes_join_to_the_text() {
+        let mut random = StdRng::seed_from_u64(0x5eed_0000_0002);
+        let characters = ['a', '\n', '&', 'é', 'ß', '€', '\u{202e}', '😀', '\u{10ffff}'];
+        for round in 0..20_000 {
+            let length = if round % 100 == 0 { 40_000 } else { random.random_range(0..200) };
+            let text: String =
+                (0..length).map(|_| *characters.choose(&mut random).unwrap()).collect();
+            let longest = if length > 200 { 64 * 1024 } else { 70 };
+            let mut rest = text.as_str();
             while !rest.is_empty() {
-                let end = boundary(rest, max);
-                prop_assert!(end > 0 && end <= max);
-                joined.push_str(std::str::from_utf8(&rest[..end]).unwrap());
+                let max = random.random_range(CHARACTER_BYTES_MAX..=longest);
+                let end = boundary(rest.as_bytes(), max);
+                assert!(end > 0 && end <= max, "round {round}: {end} of {max}");
+                // It panics if a character is cut.
                 rest = &rest[end..];
             }
-            prop_assert_eq!(joined, text);
+        }
+    }
+
+    /// G2: every bound from 1 byte to 64 KiB.
+    #[test]
+    fn no_bound_cuts_a_character() {
+        let text = "aé€😀".repeat(7_000);
+        for max in 1..=64 * 1024 {
+            let end = boundary(text.as_bytes(), max);
+            // Where not even one character fits, it is no place between two.
+            let is_whole = max < CHARACTER_BYTES_MAX || text.is_char_boundary(end);
+            assert!(is_whole && end <= max && end + CHARACTER_BYTES_MAX > max, "{max}: {end}");
         }
     }
 }

@@ -1,8 +1,10 @@
-//! Fuzz targets of the boundary: `cursor_handle` (nobody makes a cursor up) and `page_rejoin`
-//! (pieces of any size are the text). Escaping is not there yet; its target comes with it.
+//! Fuzz targets of the boundary: `cursor_handle` (nobody makes a cursor up), `page_rejoin` (pieces of
+//! any size are the text) and `escape_roundtrip` (escaped text is harmless, bounded, and can be read
+//! back).
 
 use super::cursor::Cursors;
 use super::cut::boundary;
+use super::escape::{corpus, escape, is_raw, unescape};
 use crate::api::Uid;
 use crate::fuzz::{drive, shape};
 
@@ -44,5 +46,28 @@ fn fuzz_page_rejoin() {
         }
         assert_eq!(joined, text);
         shape((is_text, pieces.min(20), max.min(32)))
+    });
+}
+
+#[test]
+fn fuzz_escape_roundtrip() {
+    let seeds: Vec<Vec<u8>> = corpus::strings().into_iter().map(String::into_bytes).collect();
+    drive("escape_roundtrip", &seeds, [20_000, 100_000, 2_000_000], &|input| {
+        let Some((first, text)) = input.split_first() else { return 0 };
+        let text = String::from_utf8_lossy(text);
+        let whole = escape(&text, usize::MAX);
+        assert_eq!(corpus::fault(&whole), None);
+        assert_eq!(unescape(&whole).as_deref(), Some(text.as_ref()));
+        let max = usize::from(*first);
+        let cut = escape(&text, max);
+        assert!(cut.len() <= max, "{} of {max}", cut.len());
+        let kept = if cut == whole { &cut } else { cut.strip_suffix('…').unwrap_or(&cut) };
+        assert!(text.starts_with(&unescape(kept).unwrap()), "{cut:?} is no beginning");
+        let read_back = unescape(&text);
+        if let Some(meant) = &read_back {
+            assert_eq!(escape(meant, usize::MAX), text);
+        }
+        let raw = text.chars().filter(|character| is_raw(*character)).count();
+        shape((raw.min(20), whole.len().min(300) / 10, cut == whole, read_back.is_some()))
     });
 }

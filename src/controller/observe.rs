@@ -88,7 +88,7 @@ impl Controller {
                 store_id: self.options.store_id.clone(),
                 boot_id: self.options.boot_id.clone(),
                 is_stopping: self.is_stopping(),
-                woken_late_at: self.queue.woken_late_at(),
+                standstill: self.queue.standstill(),
                 stopped_cleanly: self.options.stopped_cleanly,
                 permission_timeout: self.options.permission_timeout,
             },

@@ -15,6 +15,8 @@ use tokio::sync::Notify;
 
 use crate::api::report::Trigger;
 use crate::clock::{Mono, SharedClock};
+use crate::plan::deadlines::READ_FIRST;
+use crate::plan::world::Standstill;
 
 /// The first pause after a failure.
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
@@ -25,7 +27,10 @@ const CALM: Duration = Duration::from_secs(120);
 /// Retries of all keys together, a second; a broken store must not be hammered.
 const RETRIES_PER_SECOND: u64 = 10;
 /// A timer that is taken so long after its end says that the daemon did not run meanwhile.
-const LATE_MIN: Duration = Duration::from_secs(3);
+const LATE_MIN: Duration = Duration::from_millis(100);
+/// Standstills that follow one another sooner than what was missed is read are one, up to so long: a
+/// daemon that is behind for ever still comes to its judgements.
+const STANDSTILL_MAX: Duration = Duration::from_secs(30);
 /// Retries that may come at once.
 const RETRY_BURST: u64 = 50;
 
@@ -49,8 +54,8 @@ pub struct Core<K> {
     timers: BTreeMap<(Mono, K), Trigger>,
     timer_of: HashMap<K, Mono>,
     failures: HashMap<K, Failures>,
-    /// When a timer was last found to have ended long ago.
-    woken_late_at: Option<Mono>,
+    /// When timers were last found to have ended a while ago, and when the first of those was found.
+    standstill: Option<(Standstill, Mono)>,
     /// When the next retry beyond the burst may run: a bucket that fills with time.
     bucket_free_at: Mono,
 }
@@ -70,7 +75,7 @@ impl<K> Default for Core<K> {
             timers: BTreeMap::new(),
             timer_of: HashMap::new(),
             failures: HashMap::new(),
-            woken_late_at: None,
+            standstill: None,
             bucket_free_at: Mono::default(),
         }
     }
@@ -138,7 +143,7 @@ impl<K: Clone + Ord + Hash> Core<K> {
             }
             let Some(((at, key), trigger)) = self.timers.pop_first() else { break };
             if now.since(at) >= LATE_MIN {
-                self.woken_late_at = Some(now);
+                self.stood_still(at, now);
             }
             self.timer_of.remove(&key);
             self.add(key, trigger);
@@ -165,10 +170,22 @@ impl<K: Clone + Ord + Hash> Core<K> {
         }
     }
 
-    /// When it was last seen that nobody took keys for a while: the daemon was stopped, or far behind.
+    /// When nobody took keys for a while: the daemon was stopped, or is behind.
     #[must_use]
-    pub const fn woken_late_at(&self) -> Option<Mono> {
-        self.woken_late_at
+    pub fn standstill(&self) -> Option<Standstill> {
+        self.standstill.map(|(standstill, _)| standstill)
+    }
+
+    fn stood_still(&mut self, from: Mono, now: Mono) {
+        let (from, first) = match self.standstill {
+            Some((known, first))
+                if from <= known.to.plus(READ_FIRST) && now.since(first) <= STANDSTILL_MAX =>
+            {
+                (known.from, first)
+            }
+            Some(_) | None => (from, now),
+        };
+        self.standstill = Some((Standstill { from, to: now }, first));
     }
 
     /// Keys that wait or are worked on.
@@ -229,10 +246,10 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
         self.changed.notify_one();
     }
 
-    /// When it was last seen that nobody took keys for a while.
+    /// When nobody took keys for a while.
     #[must_use]
-    pub fn woken_late_at(&self) -> Option<Mono> {
-        self.core().woken_late_at()
+    pub fn standstill(&self) -> Option<Standstill> {
+        self.core().standstill()
     }
 
     /// Keys that wait or are worked on.
@@ -299,6 +316,33 @@ mod tests {
         assert_eq!(ready(&mut core, 0), None);
         core.done(&"a");
         assert_eq!(ready(&mut core, 0), Some("a"));
+    }
+
+    #[test]
+    fn timers_that_are_taken_late_tell_of_a_standstill() {
+        let stood = |from, to| Some(Standstill { from: Mono(from), to: Mono(to) });
+        let mut core = Core::default();
+        let at = |core: &mut Core<u32>, due: &[u64], now: u64| {
+            for (key, due) in (0..).zip(due) {
+                core.add_at(key, Mono(*due), Trigger::Timer);
+            }
+            while let Some(key) = ready(core, now) {
+                core.done(&key);
+            }
+            core.standstill()
+        };
+        assert_eq!(at(&mut core, &[1000], 1099), None);
+        // From the first that was missed; what follows before that is read belongs to it.
+        assert_eq!(at(&mut core, &[9000, 5000, 9999], 10_000), stood(5000, 10_000));
+        assert_eq!(at(&mut core, &[10_500], 11_000), stood(5000, 11_000));
+        assert_eq!(at(&mut core, &[13_100], 13_101), stood(5000, 11_000));
+        assert_eq!(at(&mut core, &[13_200], 13_300), stood(13_200, 13_300));
+        // A daemon that is behind all the time has looked at what was over long ago.
+        let mut last = None;
+        for second in 14..60 {
+            last = at(&mut core, &[second * 1000], second * 1000 + 200);
+        }
+        assert!(last.unwrap().from > Mono(40_000), "{last:?}");
     }
 
     #[test]

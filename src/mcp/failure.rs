@@ -4,11 +4,14 @@
 //! the caller must not know. It is text content alone: `structuredContent` is for what the tool's
 //! `outputSchema` tells of.
 
+use std::borrow::Cow;
+
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::json;
 
 use crate::admission::spawn::SpawnRefusal;
 use crate::api::Code;
+use crate::boundary::escape::{TEXT_BYTES_MAX, escape};
 use crate::store::{Error as StoreError, records};
 
 /// Why a call was refused.
@@ -49,10 +52,15 @@ impl Failure {
         )
     }
 
+    /// The sentence as it is told. It may quote what an agent offers, or what its caller wrote.
+    pub(super) fn text(&self) -> Cow<'_, str> {
+        escape(&self.message, TEXT_BYTES_MAX)
+    }
+
     pub(super) fn into_result(self) -> CallToolResult {
         let error = json!({"error": {
             "code": self.code,
-            "message": self.message,
+            "message": self.text(),
             "retryable": self.is_retryable(),
         }});
         CallToolResult::error(vec![ContentBlock::text(error.to_string())])
@@ -116,6 +124,19 @@ mod tests {
         );
         assert_eq!(told(Code::SpawnUnavailable)["error"]["retryable"], true);
         assert_eq!(told(Code::SpawnStoreUnavailable)["error"]["retryable"], true);
+    }
+
+    #[test]
+    fn what_a_failure_quotes_is_escaped() {
+        for quoted in crate::boundary::escape::corpus::strings() {
+            let result = Failure::field("config", &quoted).into_result();
+            let [ContentBlock::Text(text)] = result.content.as_slice() else {
+                panic!("{result:?}")
+            };
+            let told: serde_json::Value = serde_json::from_str(&text.text).unwrap();
+            let message = told["error"]["message"].as_str().unwrap();
+            assert_eq!(crate::boundary::escape::corpus::fault(message), None);
+        }
     }
 
     #[test]

@@ -145,7 +145,7 @@ fn caller_of(access: &Access) -> Result<&Bearer, Failure> {
 
 /// A failure outside a tool call.
 fn refused(failure: &Failure) -> ErrorData {
-    ErrorData::invalid_params(format!("{}: {}", failure.code, failure.message), None)
+    ErrorData::invalid_params(format!("{}: {}", failure.code, failure.text()), None)
 }
 
 /// The same for what is not there and for what is not the caller's.

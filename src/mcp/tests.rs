@@ -3,6 +3,7 @@
 //! Beside it stands a scripted loop: a test says what becomes of a turn by writing its record.
 
 mod calls;
+mod escaped;
 mod fuzz;
 mod ownership;
 mod protocol;

@@ -17,7 +17,9 @@ use super::world::{Call, Live, Stage, World};
 use super::{budget, launch};
 
 /// How long a daemon that was stopped reads before it says that an agent said nothing.
-const READ_FIRST: Duration = Duration::from_secs(2);
+pub const READ_FIRST: Duration = Duration::from_secs(2);
+/// How long after a deadline the look may come that was asked for by a pass: as long as that took.
+const LOOK_LATE: Duration = Duration::from_secs(1);
 
 /// A clock of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,9 +98,15 @@ pub fn running(
 }
 
 /// A deadline for something that an agent should have said. A daemon that was stopped finds it over
-/// before it has read what the agent said meanwhile: it reads first.
+/// before it has read what the agent said meanwhile: it reads first. What was over before that was
+/// looked at in time, and stays over.
 pub(super) fn once_heard(world: &World, deadline: Mono) -> Mono {
-    world.daemon.woken_late_at.map_or(deadline, |woken| deadline.max(woken.plus(READ_FIRST)))
+    match world.daemon.standstill {
+        Some(stood) if deadline.plus(LOOK_LATE) >= stood.from => {
+            deadline.max(stood.to.plus(READ_FIRST))
+        }
+        Some(_) | None => deadline,
+    }
 }
 
 /// When the running start has taken too long.

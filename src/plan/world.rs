@@ -77,15 +77,23 @@ pub struct Daemon {
     pub store_id: String,
     /// The machine's boot.
     pub boot_id: String,
-    /// When the daemon was last found not to have run for a while: what agents said meanwhile is
-    /// still being read.
-    pub woken_late_at: Option<Mono>,
+    /// When the daemon last did not run for a while: what agents said meanwhile is still being read.
+    pub standstill: Option<Standstill>,
     /// Whether the daemon is stopping in order.
     pub is_stopping: bool,
     /// Whether the daemon before this one stopped in order: its turns end `APP_SHUTDOWN`.
     pub stopped_cleanly: bool,
     /// How long a request for permission waits.
     pub permission_timeout: Duration,
+}
+
+/// A time in which the daemon did not run, or was far behind: it was stopped, or the machine is busy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standstill {
+    /// When it should have done the first thing that it did not.
+    pub from: Mono,
+    /// When it went on.
+    pub to: Mono,
 }
 
 /// A turn that is not final.

@@ -75,6 +75,9 @@ impl Agent {
             use std::io::Write as _;
             let _ = writeln!(std::io::stderr(), "{text}");
         }
+        if let Some(style) = &self.flags.escape {
+            crate::children::escape(style, self.flags.pid_log.as_deref())?;
+        }
         if let Some(text) = self.flags.banner.clone() {
             self.stdout.raw(format!("{text}\n").as_bytes())?;
         }

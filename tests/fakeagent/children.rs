@@ -23,11 +23,15 @@ pub(crate) fn log_pid(pid_log: Option<&Path>) {
     }
 }
 
-/// Starts a child in one of the styles of `--help`.
+/// Starts a child in one of the styles of `--help`, and waits until it is up: it has noted itself,
+/// and left what it leaves. One that holds standard output is not waited for.
 pub(crate) fn escape(style: &str, pid_log: Option<&Path>) -> std::io::Result<()> {
+    // The children say that they are up by closing it.
+    let (mut up, close) = std::io::pipe()?;
     let (count, role) = match style {
         "storm" => (STORM, "plain"),
-        "plain" | "setpgid" | "hold" => (1, "plain"),
+        "plain" | "setpgid" => (1, "plain"),
+        "hold" => (1, "hold"),
         "setsid" | "scrub" => (1, "setsid"),
         "double" => (1, "double"),
         _ => return Err(std::io::ErrorKind::InvalidInput.into()),
@@ -36,7 +40,7 @@ pub(crate) fn escape(style: &str, pid_log: Option<&Path>) -> std::io::Result<()>
         let mut command = this_program(role, pid_log)?;
         command.stdin(Stdio::null()).stderr(Stdio::null());
         if style != "hold" {
-            command.stdout(Stdio::null());
+            command.stdout(close.try_clone()?);
         }
         if style == "setpgid" {
             command.process_group(0);
@@ -49,6 +53,8 @@ pub(crate) fn escape(style: &str, pid_log: Option<&Path>) -> std::io::Result<()>
             child.wait()?;
         }
     }
+    drop(close);
+    std::io::copy(&mut up, &mut std::io::sink())?;
     Ok(())
 }
 
@@ -61,8 +67,13 @@ fn this_program(role: &str, pid_log: Option<&Path>) -> std::io::Result<Command> 
 
 /// The life of such a child.
 pub(crate) fn be(role: &str, pid_log: Option<&str>) -> ExitCode {
-    if role != "plain" {
+    if matches!(role, "setsid" | "double") {
         let _ = rustix::process::setsid();
+    }
+    if role == "bound" {
+        // What no daemon may do to its agents: to die with the thread that started it.
+        use rustix::process::{Signal, set_parent_process_death_signal};
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
     }
     let pid_log = pid_log.map(Path::new);
     if role == "double" {
@@ -71,6 +82,9 @@ pub(crate) fn be(role: &str, pid_log: Option<&str>) -> ExitCode {
         return if started.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     log_pid(pid_log);
+    if role != "hold" {
+        let _ = close_stdout();
+    }
     std::thread::sleep(LIFE);
     ExitCode::SUCCESS
 }

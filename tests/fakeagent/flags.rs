@@ -38,6 +38,7 @@ set_model close cancel
   --on-eof HOW             exit (default), ignore
   --on-load HOW            replay (default), quiet
   --ignore-term            SIGTERM does nothing
+  --escape STYLE           a child at the start, as the directive
   --deaf                   reads nothing after `initialize`
   --banner TEXT            a line of plain text on standard output at the start
   --stderr TEXT            a line on standard error at the start
@@ -133,6 +134,7 @@ pub(crate) struct Flags {
     pub(crate) ignore_eof: bool,
     pub(crate) replay: bool,
     pub(crate) ignore_term: bool,
+    pub(crate) escape: Option<String>,
     pub(crate) deaf: bool,
     pub(crate) banner: Option<String>,
     pub(crate) stderr: Option<String>,
@@ -159,6 +161,7 @@ impl Default for Flags {
             ignore_eof: false,
             replay: true,
             ignore_term: false,
+            escape: None,
             deaf: false,
             banner: None,
             stderr: None,
@@ -228,6 +231,7 @@ fn take(flags: &mut Flags, name: &str, value: &str) -> Result<(), String> {
         "on-cancel" => flags.on_cancel = OnCancel::parse(value).ok_or_else(wrong)?,
         "on-eof" => flags.ignore_eof = choice(value, "ignore", "exit").ok_or_else(wrong)?,
         "on-load" => flags.replay = choice(value, "replay", "quiet").ok_or_else(wrong)?,
+        "escape" => flags.escape = Some(value.to_owned()),
         "ignore-term" => flags.ignore_term = true,
         "deaf" => flags.deaf = true,
         "banner" => flags.banner = Some(value.to_owned()),

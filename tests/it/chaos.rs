@@ -51,6 +51,11 @@ pub(crate) fn tier() -> usize {
     tier.map_or(0, |tier| tier.parse::<usize>().expect("SPAWNLET_TIER is 0, 1 or 2").min(2))
 }
 
+/// Whether the long parts of a tier are to be cut short (`scripts/chaos.sh --short`).
+pub(crate) fn is_short() -> bool {
+    std::env::var("SPAWNLET_SHORT").is_ok_and(|value| !value.is_empty())
+}
+
 pub(crate) fn seed() -> u64 {
     let seed = std::env::var("SPAWNLET_SEED").ok().filter(|seed| !seed.is_empty());
     seed.map_or_else(

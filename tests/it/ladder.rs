@@ -7,12 +7,17 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use spawnlet::api::Time;
 
+use crate::chaos::{is_short, tier};
 use crate::harness::{DEADLINE, Daemon};
 
-/// How often each kind of agent is stopped, two at a time; `SPAWNLET_TIER` brings it to 25 and more.
+/// How often each kind of agent is stopped, two at a time; `SPAWNLET_TIER` brings it to 25 and more,
+/// but for `SPAWNLET_SHORT`.
 fn rounds() -> usize {
-    let is_slow = std::env::var("SPAWNLET_TIER").is_ok_and(|tier| tier == "1" || tier == "2");
-    if is_slow { 13 } else { 1 }
+    match (tier(), is_short()) {
+        (0, _) => 1,
+        (_, true) => 3,
+        (_, false) => 13,
+    }
 }
 
 /// The pauses of the ladder in milliseconds, as the agents below have them.

@@ -75,7 +75,60 @@ fn sessions_come_and_go_and_the_daemon_stays_as_it_was() {
     println!("J1: before {before:?}, after {after:?}; memory {memory_early} to {memory_late} KiB");
     let limit = memory_early + (memory_early * GROWTH_PERCENT_MAX / 100).max(FILLING_KIB[tier()]);
     assert!(memory_late <= limit, "{memory_early} KiB grew to {memory_late} KiB");
-    rig.stop();
+    let file = rig.world.data_dir().join("store.db");
+    let world = rig.stop();
+    let kept = Kept::of(&file);
+    drop(world);
+    println!("J1: {kept:?}");
+    assert_eq!(kept.fault(), None);
+}
+
+/// What a store's file holds after everything in it was deleted.
+#[derive(Debug)]
+struct Kept {
+    file_bytes: u64,
+    /// Revisions of which there is history.
+    revisions: u64,
+    /// Transcripts, responses and other blobs.
+    blobs: u64,
+}
+
+impl Kept {
+    /// The largest history: 10,000 revisions, and what is dropped at once (`store::sqlite`).
+    const REVISIONS_MAX: u64 = 10_000 + 2 * 512;
+    /// What the file may take for each: a record of a turn or a session, written twice.
+    const REVISION_BYTES: u64 = 8 * 1024;
+    /// What it takes beside: its own pages, and what was there at once before it was deleted.
+    const BESIDE_BYTES: u64 = 8 << 20;
+
+    fn of(file: &std::path::Path) -> Self {
+        let store = rusqlite::Connection::open(file).unwrap();
+        let count = |sql: &str| -> u64 {
+            store.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap().try_into().unwrap()
+        };
+        Self {
+            file_bytes: std::fs::metadata(file).unwrap().len(),
+            revisions: count("SELECT count(*) FROM commits"),
+            blobs: count("SELECT count(*) FROM blobs"),
+        }
+    }
+
+    fn fault(&self) -> Option<String> {
+        let bytes_max = Self::BESIDE_BYTES + self.revisions * Self::REVISION_BYTES;
+        let is_bounded = self.revisions <= Self::REVISIONS_MAX && self.file_bytes <= bytes_max;
+        (!is_bounded || self.blobs > 0).then(|| format!("{self:?} is not bounded"))
+    }
+}
+
+/// The negative control of J1's look at the file: one that keeps transcripts, or all of its history, is
+/// found.
+#[test]
+fn a_store_that_keeps_too_much_is_found() {
+    let kept = |file_bytes, revisions, blobs| Kept { file_bytes, revisions, blobs }.fault();
+    assert_eq!(kept(20 << 20, 5_000, 0), None);
+    assert!(kept(20 << 20, 5_000, 1).is_some());
+    assert!(kept(200 << 20, 5_000, 0).is_some());
+    assert!(kept(20 << 20, 30_000, 0).is_some());
 }
 
 /// The negative control of J1: a file that stays open is seen.

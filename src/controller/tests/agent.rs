@@ -23,6 +23,8 @@ pub(super) struct Script {
     pub(super) silent_settings: bool,
     /// It sends more updates after the answer to a prompt.
     pub(super) late: bool,
+    /// It sends a dozen more updates after each answer to a prompt, so far apart.
+    pub(super) lingers: Option<Duration>,
     /// How many permissions it asks for at once in each prompt.
     pub(super) asks: usize,
     /// After how long it takes its questions back.
@@ -59,6 +61,9 @@ impl Script {
                 "forgetful" => script.forgetful = true,
                 "silent-settings" => script.silent_settings = true,
                 "late" => script.late = true,
+                "lingers-ms" => {
+                    script.lingers = Some(Duration::from_millis(value.parse().unwrap()));
+                }
                 "asks" => script.asks = value.parse().unwrap_or(1),
                 "withdraws-ms" => {
                     script.withdraws = Some(Duration::from_millis(value.parse().unwrap()));
@@ -268,6 +273,12 @@ impl Agent {
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
             self.say("much later").await;
+        }
+        if let Some(pause) = self.script.lingers {
+            for number in 0..12 {
+                self.say(&format!("late {number}")).await;
+                tokio::time::sleep(pause).await;
+            }
         }
     }
 }

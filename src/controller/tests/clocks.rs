@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::bench::Bench;
+use super::bench::{Bench, is_thorough};
 use crate::api::session::SessionPhase;
 use crate::api::turn::TurnPhase;
 use crate::api::{Code, Event, Kind, Session};
 use crate::store::{Store as _, Stream, keys};
 
-/// Test catalogue I3, in paused time: the whole daemon stands still for ten minutes.
+/// Test catalogue I3, in paused time: the whole daemon stands still for ten minutes. Ten times with
+/// `SPAWNLET_TIER`; `tests/it/standstill.rs` stops the real one.
 #[tokio::test(start_paused = true)]
 async fn a_daemon_that_stood_still_ends_nobody_who_was_talking() {
-    for stood_s in [30, 600] {
+    // With 21 s the deadlines of those who talked came in its last second or so.
+    for stood_s in [30, 600, 21].repeat(if is_thorough() { 10 } else { 1 }) {
         let bench = Bench::new().await;
         bench.agent("talks", "talks-ms=5000").await;
         bench.agent("silent", "endless").await;

@@ -10,6 +10,7 @@ mod crashes;
 mod faults;
 mod gate;
 mod ground;
+mod late;
 mod notices;
 mod permissions;
 mod processes;

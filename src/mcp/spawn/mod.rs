@@ -4,7 +4,8 @@
 //! of [`results`]. What records mean is in [`standing`], waiting in [`wait`].
 //!
 //! Invariants: nothing in an input names a caller, a parent or a workspace; an id of somebody else
-//! is answered as one that is not there, with the same bytes; no answer names a path of the daemon.
+//! is answered as one that is not there, with the same bytes; no answer names a path of the daemon; what
+//! an agent wrote is escaped in every answer but its response, which is its own words byte for byte.
 
 mod available_agents;
 mod cancel_session;
@@ -27,6 +28,7 @@ use super::call::Call;
 use super::failure::Failure;
 use super::input::IDENTIFIER_CHARS_MAX;
 use crate::api::Code;
+use crate::boundary::escape::escape_texts;
 
 /// A tool of the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,9 +93,11 @@ pub(super) async fn call(
 ) -> Result<Value, Failure> {
     match tool {
         SpawnTool::AvailableAgents => told(available_agents::call(shared, call, arguments).await?),
-        SpawnTool::PromptToAgent => told(prompt_to_agent::call(shared, call, arguments).await?),
+        SpawnTool::PromptToAgent => {
+            told_of_child(prompt_to_agent::call(shared, call, arguments).await?, &["content"])
+        }
         SpawnTool::CheckSessionStatus => {
-            told(check_session_status::call(shared, call, arguments).await?)
+            told_of_child(check_session_status::call(shared, call, arguments).await?, &[])
         }
         SpawnTool::ReadResponse => told(read_response::call(shared, call, arguments).await?),
         SpawnTool::CancelSession => told(cancel_session::call(shared, call, arguments).await?),
@@ -105,6 +109,14 @@ fn told(result: impl Serialize) -> Result<Value, Failure> {
         tracing::error!(%error, "a result cannot be written");
         Failure::new(Code::SpawnInternalError, "the daemon failed on this call; its log says more")
     })
+}
+
+/// The same of what a child had a part in: its texts are escaped, but the named fields, which are its
+/// answer byte for byte.
+fn told_of_child(result: impl Serialize, verbatim: &[&str]) -> Result<Value, Failure> {
+    let mut told = told(result)?;
+    escape_texts(&mut told, verbatim);
+    Ok(told)
 }
 
 /// How a tool is declared.

@@ -4,7 +4,7 @@
 //! what that means. `accepted` is said only of a turn whose prompt was written to the agent.
 
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::check_session_status::first_open;
 use super::read_response::{PIECE_BYTES, piece};
@@ -16,6 +16,7 @@ use crate::admission::spawn::{Made, PromptRequest, Prompted};
 use crate::api::session::EndOutcome;
 use crate::api::turn::{Delivery, TurnPhase};
 use crate::api::{Code, Dur, Session, Turn, Uid};
+use crate::boundary::escape::unescape;
 use crate::mcp::Shared;
 use crate::mcp::call::Call;
 use crate::mcp::failure::Failure;
@@ -122,9 +123,9 @@ fn read(arguments: Option<JsonObject>) -> Result<PromptRequest, Failure> {
         prompt: arguments.text("prompt", TEXT)?.ok_or_else(|| missing("prompt"))?,
         session: arguments.identifier("sessionId")?.map(Uid::from),
         folder: arguments.identifier("folderId")?,
-        model: arguments.text("model", TEXT)?,
-        thought_level: arguments.text("thought_level", TEXT)?,
-        config: arguments.options("config")?,
+        model: arguments.text("model", TEXT)?.map(as_offered),
+        thought_level: arguments.text("thought_level", TEXT)?.map(as_offered),
+        config: arguments.options("config")?.into_iter().map(option_as_offered).collect(),
         background: arguments.flag("background")?.unwrap_or(true),
         ttl: ttl.transpose().map_err(|error| Failure::field("ttl", error))?,
         idempotency_key: arguments.text("idempotencyKey", (1, KEY_CHARS_MAX))?,
@@ -136,6 +137,20 @@ fn read(arguments: Option<JsonObject>) -> Result<PromptRequest, Failure> {
         ));
     }
     Ok(request)
+}
+
+/// A name or value as its agent has it: what was shown escaped is given back escaped. What was never
+/// shown so, such as a bare `&`, stays as it is.
+fn as_offered(text: String) -> String {
+    unescape(&text).unwrap_or(text)
+}
+
+fn option_as_offered((id, value): (String, Value)) -> (String, Value) {
+    let value = match value {
+        Value::String(text) => Value::String(as_offered(text)),
+        other => other,
+    };
+    (as_offered(id), value)
 }
 
 pub(super) async fn call(

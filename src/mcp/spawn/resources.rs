@@ -86,7 +86,8 @@ pub(in crate::mcp) async fn read(
 ) -> Result<Option<ReadResourceResult>, Failure> {
     let Some(session) = own(shared, caller, uri).await? else { return Ok(None) };
     let uid = session.metadata.uid;
-    let mut told = super::told(check_session_status::of(shared, caller, &uid).await?)?;
+    let standing = check_session_status::of(shared, caller, &uid).await?;
+    let mut told = super::told_of_child(standing, &[])?;
     if let Value::Object(fields) = &mut told {
         fields.insert("sessionId".to_owned(), Value::String(uid.to_string()));
         fields.insert("agentId".to_owned(), Value::String(session.spec.agent));

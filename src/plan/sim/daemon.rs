@@ -213,7 +213,7 @@ impl Sim {
                 store_id: "store".into(),
                 boot_id: "boot".into(),
                 is_stopping: daemon.is_stopping,
-                woken_late_at: None,
+                standstill: None,
                 stopped_cleanly: daemon.stopped_cleanly,
                 permission_timeout: PERMISSION_TIMEOUT,
             },

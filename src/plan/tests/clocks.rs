@@ -246,7 +246,7 @@ fn the_eldest_of_too_many_idle_children_hibernates() {
 fn a_daemon_that_was_stopped_reads_before_it_says_that_an_agent_was_silent() {
     let mut model = running();
     model.elapsed = Duration::from_secs(900);
-    model.woken_late_at = Some(Mono(900_000));
+    model.standstill = Some(Standstill { from: Mono(600_000), to: Mono(900_000) });
     let plan = model.pass().unwrap();
     assert_eq!(model.session.as_ref().unwrap().status.end, None);
     assert_eq!(plan.requeue, crate::plan::Requeue::After(Duration::from_secs(2)));
@@ -254,6 +254,15 @@ fn a_daemon_that_was_stopped_reads_before_it_says_that_an_agent_was_silent() {
     model.pass();
     let end = model.session.unwrap().status.end.unwrap();
     assert_eq!(end.reason, "Inactivity", "silence stays silence");
+}
+
+#[test]
+fn a_standstill_that_came_after_a_silence_does_not_make_it_longer() {
+    let mut model = running();
+    model.elapsed = Duration::from_secs(900);
+    model.standstill = Some(Standstill { from: Mono(700_000), to: Mono(900_000) });
+    model.pass();
+    assert_eq!(model.session.unwrap().status.end.unwrap().reason, "Inactivity");
 }
 
 /// A small generator of our own: a seed is all that a run depends on.

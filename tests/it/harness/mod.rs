@@ -8,6 +8,7 @@
 mod caller;
 mod http;
 mod processes;
+mod strace;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ use serde_json::{Value, json};
 
 pub(crate) use caller::Caller;
 pub(crate) use http::{Answer, Request};
+pub(crate) use processes::wait_gone;
+pub(crate) use strace::Strace;
 
 /// Longer than anything may take on a busy machine; no test waits for it when it passes.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
@@ -44,7 +47,14 @@ pub(crate) fn binary() -> &'static str {
 
 /// A command of the built binary that knows nothing of the machine's own daemon.
 pub(crate) fn spawnlet() -> Command {
-    let mut command = Command::new(SPAWNLET);
+    spawnlet_under(&[])
+}
+
+/// The same, executed at the end of another program that is given its command line.
+fn spawnlet_under(wrapper: &[&str]) -> Command {
+    let mut words = wrapper.iter().chain(&[SPAWNLET]);
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words);
     for name in ["SPAWNLET_INSTANCE", "SPAWNLET_TOKEN", "SPAWNLET_URL", "SPAWNLET_NAMESPACE"] {
         command.env_remove(name);
     }
@@ -59,7 +69,12 @@ pub(crate) struct Home {
 
 impl Home {
     pub(crate) fn new() -> Self {
-        let root = tempfile::Builder::new().prefix("spawnlet-it-").tempdir().unwrap();
+        Self::within(&std::env::temp_dir())
+    }
+
+    /// The same in this directory.
+    pub(crate) fn within(directory: &Path) -> Self {
+        let root = tempfile::Builder::new().prefix("spawnlet-it-").tempdir_in(directory).unwrap();
         for name in ["manifests", "work", "log"] {
             std::fs::create_dir(root.path().join(name)).unwrap();
         }
@@ -76,8 +91,8 @@ impl Home {
     }
 
     /// Starts the daemon, and does not wait.
-    fn spawn(&self, env: &[(&str, &str)], arguments: &[&str]) -> Child {
-        let mut command = spawnlet();
+    fn spawn(&self, wrapper: &[&str], env: &[(&str, &str)], arguments: &[&str]) -> Child {
+        let mut command = spawnlet_under(wrapper);
         command.envs(env.iter().copied());
         command.arg("serve").arg("--data-dir").arg(self.path("data"));
         command.arg("--manifests").arg(self.path("manifests"));
@@ -91,7 +106,7 @@ impl Home {
 
     /// Runs a daemon that is expected not to start.
     pub(crate) fn serve_refused(&self, arguments: &[&str]) -> Output {
-        finish(self.spawn(&[], arguments), None)
+        finish(self.spawn(&[], &[], arguments), None)
     }
 
     /// Starts the daemon and waits until it is ready.
@@ -101,7 +116,17 @@ impl Home {
 
     /// The same, with these variables.
     pub(crate) fn serve_with(self, env: &[(&str, &str)], arguments: &[&str]) -> Daemon {
-        let mut child = self.spawn(env, arguments);
+        let child = self.spawn(&[], env, arguments);
+        self.serving(child)
+    }
+
+    /// The same, executed at the end of another program.
+    pub(crate) fn serve_under(self, wrapper: &[&str], arguments: &[&str]) -> Daemon {
+        let child = self.spawn(wrapper, &[], arguments);
+        self.serving(child)
+    }
+
+    fn serving(self, mut child: Child) -> Daemon {
         let out = Mutex::new(lines(child.stdout.take().unwrap()));
         let err = Mutex::new(lines(child.stderr.take().unwrap()));
         let mut daemon =

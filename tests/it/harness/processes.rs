@@ -30,7 +30,7 @@ pub(super) fn of(root: &Path) -> Vec<(u32, String)> {
 }
 
 /// Waits until a process has ended. Whether it has.
-pub(super) fn wait_gone(pid: u32, deadline: Duration) -> bool {
+pub(crate) fn wait_gone(pid: u32, deadline: Duration) -> bool {
     let Ok(pidfd) =
         pidfd_open(Pid::from_raw(pid.try_into().unwrap()).unwrap(), PidfdFlags::empty())
     else {

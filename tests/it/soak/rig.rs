@@ -153,7 +153,9 @@ impl Rig {
         self.wait_until_empty();
     }
 
-    pub(crate) fn stop(mut self) {
+    /// Stops it; what is on disk stays until the world is dropped.
+    pub(crate) fn stop(mut self) -> World {
         assert!(self.daemon.stop().success(), "the daemon stops in order");
+        self.world
     }
 }
