@@ -19,7 +19,7 @@ const SLOWER: Duration = Duration::from_millis(200);
 /// What a read may take at the 99th of a hundred.
 const READ_MAX: Duration = Duration::from_millis(50);
 /// Reads between two new sessions: the turns of the daemon end about as fast as they come.
-const READS: usize = 400;
+const READS: usize = 200;
 /// Longer than a sync, and shorter than the turns and pauses that the waiting makes.
 const IDLE: &str = "10s";
 /// A ttl that ends in the run, in a turn that would not.
@@ -33,20 +33,27 @@ fn p99(reads: &mut [Duration]) -> Duration {
     reads[reads.len() * 99 / 100]
 }
 
-/// What is wrong with reads, beside what the machine takes for them on a disk that is not slow.
-fn fault(reads: &mut [Duration], before: Duration) -> Option<String> {
-    let p99 = p99(reads);
-    (p99 >= READ_MAX + before).then(|| format!("reads wait for the disk: p99 {p99:?}"))
+/// What is wrong with reads, beside answers that need neither store nor disk, from the same daemon in
+/// the same minute: those tell what tracing and a busy machine take. They may not be slow either: a
+/// thread of the daemon that waits for the disk itself holds up everything.
+fn fault(reads: &mut [Duration], bare: &mut [Duration]) -> Option<String> {
+    let (reads, bare) = (p99(reads), p99(bare));
+    if bare >= SLOWER / 2 {
+        return Some(format!("everything waits for the disk: p99 {bare:?}"));
+    }
+    (reads >= READ_MAX + bare).then(|| format!("reads wait for the disk: p99 {reads:?}, {bare:?}"))
 }
 
-fn read(rig: &mut Rig, session: &str, count: usize) -> Vec<Duration> {
-    let one = |_| {
-        let at = Instant::now();
-        let (code, _) = rig.get(&format!("sessions/{session}"));
-        assert_eq!(code, 200);
-        at.elapsed()
-    };
-    (0..count).map(one).collect()
+/// How long reads of a session take, and answers that are no more than that.
+fn read(rig: &mut Rig, session: &str) -> (Duration, Duration) {
+    let at = Instant::now();
+    let (code, _) = rig.get(&format!("sessions/{session}"));
+    let read = at.elapsed();
+    assert_eq!(code, 200);
+    let at = Instant::now();
+    let (code, _) = rig.client.send("GET", "/livez", "Accept: text/plain", None).unwrap();
+    assert_eq!(code, 200);
+    (read, at.elapsed())
 }
 
 #[test]
@@ -57,18 +64,21 @@ fn a_slow_disk_holds_up_writes_and_nothing_else() {
     let mut rig = Rig::new(&[]);
     rig.warm_up();
     let pid = rig.daemon.pid();
-    rig.session("other", &json!({}));
-    let before = p99(&mut read(&mut rig, "other", READS));
     let base = peak_kib(pid);
     let strace = Strace::syncs(pid, &format!("delay_exit={}", SLOWER.as_micros()));
-    let (begun, mut reads, mut writes) = (Instant::now(), Vec::new(), Vec::new());
+    let begun = Instant::now();
+    let (mut reads, mut bare, mut writes) = (Vec::new(), Vec::new(), Vec::new());
     rig.session("short", &json!({"prompt": "[[never]]", "ttl": SHORT_TTL}));
     while begun.elapsed() < Duration::from_secs(SECONDS) {
         let name = format!("s{}", writes.len());
         let at = Instant::now();
         rig.session(&name, &json!({"prompt": "[[updates:20]][[say:x]]", "idleTimeout": IDLE}));
         writes.push(at.elapsed());
-        reads.extend(read(&mut rig, &name, READS));
+        for _ in 0..READS {
+            let (read, alive) = read(&mut rig, &name);
+            reads.push(read);
+            bare.push(alive);
+        }
     }
     // The wait at the disk ended no turn, and a clock that ran out in it did its work.
     for number in 0..writes.len() {
@@ -78,14 +88,15 @@ fn a_slow_disk_holds_up_writes_and_nothing_else() {
     assert_eq!(rig.end_of("short-1"), "Expired");
     drop(strace);
     let grown = peak_kib(pid).saturating_sub(base);
-    let fault = fault(&mut reads, before);
+    let fault = fault(&mut reads, &mut bare);
     let fastest = writes.iter().min().unwrap();
     println!(
-        "C7: {} sessions in {SECONDS} s, the last turn {drained:?} later; {} reads, p99 {:?} (before: \
-         {before:?}); the fastest of the writes {fastest:?}; peak memory +{grown} KiB",
+        "C7: {} sessions in {SECONDS} s, the last turn {drained:?} later; {} reads, p99 {:?}, answers \
+         without the store {:?}; the fastest of the writes {fastest:?}; peak memory +{grown} KiB",
         writes.len(),
         reads.len(),
-        p99(&mut reads)
+        p99(&mut reads),
+        p99(&mut bare)
     );
     assert_eq!(fault, None);
     // The disk was slow indeed: otherwise the reads prove nothing.
@@ -94,12 +105,16 @@ fn a_slow_disk_holds_up_writes_and_nothing_else() {
     rig.stop();
 }
 
-/// The negative control: reads of which two in a hundred wait for one sync are found.
+/// The negative control: reads of which two in a hundred wait for one sync are found, also where all
+/// else waits with them.
 #[test]
 fn reads_that_wait_for_a_slow_disk_are_found() {
     let fast = Duration::from_millis(2);
-    let mut reads: Vec<Duration> =
+    let mut slow: Vec<Duration> =
         (0..1000).map(|read| if read % 50 == 0 { fast + SLOWER } else { fast }).collect();
-    assert!(fault(&mut reads, fast).is_some());
-    assert_eq!(fault(&mut vec![fast; 1000], fast), None);
+    let mut all_fast = vec![fast; 1000];
+    assert!(fault(&mut slow, &mut all_fast).is_some());
+    let mut bare = slow.clone();
+    assert!(fault(&mut slow, &mut bare).is_some());
+    assert_eq!(fault(&mut all_fast.clone(), &mut all_fast), None);
 }

@@ -29,6 +29,16 @@ fn check(answer: &Value, text: &str, times: usize) {
     assert!(told >= times, "{text:?} is told {told} times: {answer:#}");
 }
 
+/// The corpus: in each attack once, with other words each time, or whole where there is time for
+/// thousands of calls (`SPAWNLET_TIER`). All of it goes through the escape itself in each run.
+fn strings() -> Vec<String> {
+    let whole = corpus::strings();
+    if std::env::var("SPAWNLET_TIER").is_ok_and(|tier| tier == "1" || tier == "2") {
+        return whole;
+    }
+    whole.chunks(15).enumerate().map(|(attack, words)| words[attack % 15].clone()).collect()
+}
+
 /// States of a turn with an agent's words wherever they can be, and how often `check_session_status`
 /// and the answer to its prompt have them.
 fn states(text: &str) -> Vec<(Value, usize, usize)> {
@@ -87,7 +97,7 @@ async fn what_an_agent_wrote_is_escaped_in_every_answer_that_has_it() {
     bench.session(&session, |session| session.status.latest_turn = Some(name.clone())).await;
     let uri = format!("spawnlet://sessions/{session}");
     let id = json!({"sessionId": session});
-    for text in corpus::strings() {
+    for text in strings() {
         for (status, in_status, in_prompt) in states(&text) {
             let status: crate::api::turn::TurnStatus = serde_json::from_value(status).unwrap();
             bench.turn(&turn.metadata.uid, |turn| turn.status = status.clone()).await;
@@ -102,12 +112,17 @@ async fn what_an_agent_wrote_is_escaped_in_every_answer_that_has_it() {
     }
     // The end of a session quotes the last words of its process.
     let again = json!({"agentId": "stub", "prompt": "p", "sessionId": session});
-    for text in corpus::strings() {
+    for text in strings() {
         let end = json!({
             "outcome": "Expired", "reason": "SessionLost", "message": text, "at": "2026-01-01T00:00:00Z",
         });
         let end: crate::api::session::SessionEnd = serde_json::from_value(end).unwrap();
-        bench.session(&session, |session| session.status.end = Some(end.clone())).await;
+        bench
+            .session(&session, |session| {
+                session.status.queued_turns = 0;
+                session.status.end = Some(end.clone());
+            })
+            .await;
         check(&bench.told(&me.token, "check_session_status", id.clone()).await, &text, 1);
         check(&bench.told(&me.token, "prompt_to_agent", again.clone()).await, &text, 1);
     }

@@ -96,7 +96,9 @@ fn a_full_disk_takes_nothing_new_and_still_tells_cancels_and_deletes() {
         return;
     };
     let rounds = [1, 5, 20][tier()];
-    let daemon = Home::within(disk.as_ref()).serve(&[]);
+    // One parent makes two children in each round.
+    let daemon =
+        Home::within(disk.as_ref()).serve(&["--set", "limits.spawnsPerMinutePerRoot=1000"]);
     daemon.agent("a", &[], json!({}));
     let caller = Caller::new(&daemon, "me");
     let slowest = (0..rounds).map(|number| round(&daemon, &caller, number)).max().unwrap();
