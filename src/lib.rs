@@ -17,6 +17,7 @@ pub mod failpoint;
 #[cfg(test)]
 mod fuzz;
 pub mod guard;
+pub mod ledger;
 pub mod manifests;
 pub mod mcp;
 pub mod options;

@@ -10,6 +10,8 @@ use bytes::Bytes;
 use tokio::sync::{broadcast, watch};
 
 use crate::api::machine::Guard;
+use crate::api::process::ProcessSample;
+use crate::api::session::ProcessRecord;
 use crate::api::turn::Activity;
 use crate::api::{Agent, Condition, Name, Namespace, Session, Time, Uid};
 
@@ -33,6 +35,11 @@ pub trait Live: Send + Sync {
 
     /// The last 128 KiB that a session's agent wrote to standard error, of its newest process.
     fn stderr(&self, session: &Uid) -> Option<Bytes>;
+
+    /// The process tree of a session as it is now, parents first.
+    fn processes(&self, _process: &ProcessRecord) -> Vec<ProcessSample> {
+        Vec::new()
+    }
 
     /// The durable length in bytes of a turn's transcript, and each change of it; `None` if the
     /// turn is not running: then its transcript is complete. The sender goes with the turn.

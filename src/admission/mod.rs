@@ -22,6 +22,7 @@ mod refusal;
 mod session;
 mod slot;
 pub mod spawn;
+mod spending;
 pub mod token;
 mod turn;
 mod update;
@@ -60,7 +61,7 @@ const ATTEMPTS_MAX: usize = 16;
 const WRITTEN_BYTES_MAX: usize = 144 * 1024;
 
 /// The bounds that the configuration sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// The most turns of one session that are not final (`limits.inbox`).
     pub inbox: usize,
@@ -76,6 +77,8 @@ pub struct Limits {
     pub children_per_root: usize,
     /// Sessions of one tree made in a minute (`limits.spawnsPerMinutePerRoot`).
     pub spawns_per_minute_per_root: usize,
+    /// What a tree of sessions may use (`limits.maxTokensPerRoot`, `limits.maxCostPerRoot`).
+    pub tree: crate::plan::spending::Limits,
 }
 
 impl Default for Limits {
@@ -88,6 +91,7 @@ impl Default for Limits {
             default_child_ttl: Duration::from_secs(24 * 3600),
             children_per_root: 64,
             spawns_per_minute_per_root: 30,
+            tree: crate::plan::spending::Limits::default(),
         }
     }
 }

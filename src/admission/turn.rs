@@ -10,15 +10,15 @@ use super::session::{has_unfinished_turn, why_not_live};
 use super::slot::Slotted;
 use super::{
     ATTEMPTS_MAX, Admission, Admitted, Attempt, Incoming, Outcome, Refusal, WriteOptions, admitted,
-    created, expect_room, metadata,
+    created, expect_room, metadata, spending,
 };
 use crate::api::field::FieldErrorReason::{FieldValueForbidden, FieldValueInvalid};
 use crate::api::session::Provider;
 use crate::api::turn::{Admission as Mode, PromptBlob, TurnSource};
 use crate::api::validate::INLINE_PROMPT_BYTES_MAX;
 use crate::api::{
-    DEFAULT_NAMESPACE, FieldError, FieldErrors, FieldPath, Kind, Name, OwnerReference, Session,
-    SessionSpec, Turn, TurnSpec, Uid, naming,
+    Code, DEFAULT_NAMESPACE, FieldError, FieldErrors, FieldPath, Kind, Name, OwnerReference,
+    Session, SessionSpec, Turn, TurnSpec, Uid, naming,
 };
 use crate::failpoint::{self, Point};
 use crate::store::records::{Txn, idempotency_key};
@@ -108,6 +108,11 @@ impl Admission {
             expect_live(object, &session)?;
             self.check_inbox(object, &session).await?;
             expect_idle(object, &session)?;
+            if object.spec.admission == Mode::Immediate
+                && let Some(why) = self.tree_exhaustion(&session).await?
+            {
+                return Err(no_budget(object, &why));
+            }
             let mut counted = session.clone();
             counted.status.queued_turns = session.status.queued_turns.saturating_add(1);
             if has_own_name {
@@ -333,6 +338,14 @@ fn no_slot(turn: &Turn) -> Refusal {
         why: "every turn slot is taken, and admission: immediate does not wait; try again when a \
               turn has ended, or leave admission out to queue"
             .to_owned(),
+    }
+}
+
+fn no_budget(turn: &Turn, why: &str) -> Refusal {
+    Refusal::TooManyRequests {
+        kind: Kind::Turn,
+        name: turn.metadata.name.clone(),
+        why: format!("{}: {}", Code::TurnBudgetExhausted, spending::refused(why)),
     }
 }
 

@@ -24,6 +24,7 @@ pub mod namespace;
 pub mod naming;
 pub mod object;
 pub mod permission;
+pub mod process;
 pub mod quantity;
 pub mod report;
 pub mod schema;

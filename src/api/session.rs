@@ -355,6 +355,9 @@ pub struct SessionStatus {
     /// Tokens and cost, as far as the agent reports them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Value>,
+    /// Of a session without a parent: the same of its whole tree, gone sessions too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tree_usage: Option<Value>,
     /// Failed starts in a row, for the back-off.
     pub restarts: Restarts,
     /// When the agent last sent anything.

@@ -41,6 +41,7 @@ impl Describe {
         write_record(&object, context.out)?;
         if resource == Resource::Records(Kind::Session) {
             requests(&client, &object, context).await?;
+            super::doing::write(&client, &object, context).await?;
         }
         if !resource.is_core() {
             reports(&client, &object, context).await?;

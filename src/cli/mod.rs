@@ -19,6 +19,7 @@ pub mod demo;
 mod demo_agent;
 mod describe;
 mod doctor;
+mod doing;
 mod events;
 mod extend;
 mod failure;

@@ -186,6 +186,7 @@ impl Controller {
         let mut awake: Vec<_> = awake.iter().filter_map(object_key).collect();
         awake.extend(self.asking_sessions().await?);
         awake.extend(self.sessions_with_notices().await?);
+        awake.extend(self.roots_untold().await?);
         if awake.is_empty() {
             self.booted.send_replace(true);
         }
@@ -237,6 +238,13 @@ impl Controller {
             }
             Err(error) => {
                 tracing::warn!(%error, "the resync could not read who is to be told");
+                return false;
+            }
+        }
+        match self.roots_untold().await {
+            Ok(roots) => roots.into_iter().for_each(|key| self.queue.add(key, Trigger::Resync)),
+            Err(error) => {
+                tracing::warn!(%error, "the resync could not read which sums are not shown");
                 return false;
             }
         }

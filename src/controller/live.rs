@@ -13,6 +13,8 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::acp::connection::Handle;
+use crate::api::process::ProcessSample;
+use crate::api::session::ProcessRecord;
 use crate::api::token::SecretToken;
 use crate::api::{Agent, Incarnation, Uid};
 use crate::plan::world::{Live, Process, StartFailure};
@@ -236,6 +238,10 @@ impl ports::Live for Registry {
         }
         let kept = self.last_stderr.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().find(|(uid, _)| uid == session).map(|(_, bytes)| bytes.clone())
+    }
+
+    fn processes(&self, process: &ProcessRecord) -> Vec<ProcessSample> {
+        crate::runtime::tree::sample(process)
     }
 
     fn transcript(&self, turn: &Uid) -> Option<watch::Receiver<u64>> {

@@ -26,6 +26,7 @@ mod requests;
 mod services;
 #[cfg(test)]
 mod tests;
+mod trees;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
@@ -42,6 +43,7 @@ use crate::api::{Dur, Name, Namespace, Uid};
 use crate::clock::{Mono, Now, SharedClock};
 use crate::plan::capacity::Limits;
 use crate::plan::line::Line;
+use crate::plan::spending;
 use crate::plan::{Plan, Requeue, Told, World, plan};
 use crate::ports;
 use crate::slots::SharedSlots;
@@ -94,6 +96,8 @@ pub struct Options {
     pub permission_timeout: Duration,
     /// Bounds on turns at the same time.
     pub limits: Limits,
+    /// What a tree of sessions may use.
+    pub tree_limits: spending::Limits,
     /// Idle processes that the children of one session may keep.
     pub idle_processes_per_parent_max: usize,
     /// How long reports and events are kept.
@@ -328,6 +332,9 @@ impl Controller {
             let child = ObjectKey { namespace: key.namespace.clone(), name: name.clone() };
             self.queue.add(child, Trigger::Watch);
         }
+        if decided.wakes_processes {
+            self.look_at_all_processes();
+        }
         if decided.waits_for_slot {
             lock(&self.line).join(key, world.session.status.lineage.parent.as_ref());
         } else if !is_stale {
@@ -475,7 +482,13 @@ async fn run_pass(controller: Arc<Controller>, key: ObjectKey, triggers: BTreeSe
             return;
         }
         Ok(Err(failure)) => failure,
-        Err(_) => format!("a pass took longer than {}", Dur::from_secs(PASS_BUDGET.as_secs())),
+        Err(_) => {
+            let budget = Dur::from_secs(PASS_BUDGET.as_secs());
+            let why =
+                format!("a pass took longer than {budget} and was given up; it is tried again");
+            controller.tell_stalled(&key, &why).await;
+            why
+        }
     };
     // What was offered to it goes to the next one while it waits.
     lock(&controller.line).leave(&key);
@@ -486,7 +499,7 @@ async fn run_pass(controller: Arc<Controller>, key: ObjectKey, triggers: BTreeSe
 
 /// A pass has ended; one that panicked is tried again like one that failed.
 fn finish(
-    controller: &Controller,
+    controller: &Arc<Controller>,
     keys: &mut HashMap<tokio::task::Id, ObjectKey>,
     joined: Result<(tokio::task::Id, ()), tokio::task::JoinError>,
 ) {
@@ -499,6 +512,11 @@ fn finish(
         lock(&controller.line).leave(&key);
         let pause = controller.queue.retry(key.clone());
         tracing::error!(session = %key, %error, pause_ms = pause.as_millis(), "a pass panicked");
+        let (told, session) = (Arc::clone(controller), key.clone());
+        controller.spawn(async move {
+            let why = "a pass panicked; it is tried again, and the daemon's log says more";
+            told.tell_stalled(&session, why).await;
+        });
     }
     controller.queue.done(&key);
     controller.looked_at(&key);

@@ -63,14 +63,7 @@ impl Controller {
         let agent = self.agent_of(&session, needs_start).await?;
         let scope = self.find_scope(&session, needs_start && !turns.is_empty()).await?;
         let crowd = self.crowd(&session, &process, turns.is_empty());
-        let parent = session.status.lineage.parent.as_ref();
-        let has_free_slot = {
-            let mut slots = self.slots.lock().await;
-            slots.refresh(self.records.store()).await?;
-            let holds_one = waiting.is_some_and(|turn| slots.holds(&turn));
-            holds_one
-                || lock(&self.line).may_take(key, parent, slots.holders(), self.options.limits)
-        };
+        let has_free_slot = self.has_free_slot(key, &session, waiting.as_ref()).await?;
         Ok(Some(World {
             turns,
             requests,
@@ -84,6 +77,7 @@ impl Controller {
             process,
             has_free_slot,
             crowd,
+            tree: self.tree(&session).await?,
             daemon: Daemon {
                 store_id: self.options.store_id.clone(),
                 boot_id: self.options.boot_id.clone(),
@@ -94,6 +88,22 @@ impl Controller {
             },
             session,
         }))
+    }
+
+    /// Whether a session's next turn holds a slot, or could take one now.
+    async fn has_free_slot(
+        &self,
+        key: &ObjectKey,
+        session: &Session,
+        waiting: Option<&Uid>,
+    ) -> Result<bool, records::Error> {
+        let parent = session.status.lineage.parent.as_ref();
+        let mut slots = self.slots.lock().await;
+        slots.refresh(self.records.store()).await?;
+        let holds_one = waiting.is_some_and(|turn| slots.holds(turn));
+        let may_take =
+            || lock(&self.line).may_take(key, parent, slots.holders(), self.options.limits);
+        Ok(holds_one || may_take())
     }
 
     /// Takes down whether the session's process is idle, and tells which ones of its siblings' are

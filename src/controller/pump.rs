@@ -61,6 +61,8 @@ pub(super) struct Pump {
     pub(super) stderr_end: CancellationToken,
     /// What an agent says passes by it before anything is kept.
     pub(super) redactor: Redactor,
+    /// Whether the planner is told of every use: the whole tree has a limit.
+    pub(super) tells_use: bool,
     pub(super) state: State,
 }
 
@@ -362,7 +364,10 @@ impl Pump {
         } else if update.late {
             let is_held = self.state.held.is_some();
             if is_progress(&update.kind) && !is_held {
-                self.entry.view().is_active_after_turn = true;
+                let was = std::mem::replace(&mut self.entry.view().is_active_after_turn, true);
+                if !was {
+                    self.poke();
+                }
             }
             // What comes after a turn's end goes to its transcript, marked.
             if let Some(output) = &mut self.state.output {

@@ -155,6 +155,12 @@ impl Reporter {
         self.event(event(Kind::Session, noticed_by, severity, reason, &message, now));
     }
 
+    /// Tells that a pass over a session hung or panicked; the event counts how often.
+    pub(super) fn stalled(&self, session: &ObjectMeta, why: &str, now: Time) {
+        let (severity, reason) = (EventType::Warning, "ReconcileStalled");
+        self.event(event(Kind::Session, session, severity, reason, why, now));
+    }
+
     fn event(&self, event: Event) {
         self.send(Item::Event(Box::new(event)));
     }

@@ -4,6 +4,7 @@
 //! ends it before anything is sent.
 
 use crate::api::agent::Permissions;
+use crate::api::condition::ConditionStatus::{self, False, True};
 use crate::api::session::Capabilities;
 use crate::api::turn::{Delivery, TurnPhase};
 use crate::api::{AgentSpec, Code, SessionSpec, TurnSpec};
@@ -40,6 +41,11 @@ pub(super) fn configure(draft: &mut Draft<'_>, index: usize, live: &Live) {
             return;
         }
         Next::Done(warnings) => {
+            let (reason, message) = match warnings.len() {
+                0 => ("Applied", String::new()),
+                count => ("AppliedInPart", format!("{count} not set: see the turn's warnings")),
+            };
+            note_applied(draft, True, reason, &message);
             draft.turns[index].status.warnings = warnings;
             draft.turns[index].status.config = live.acp.options.config_values();
             draft.session.status.config = live.acp.options.config_values();
@@ -59,7 +65,14 @@ pub(super) fn configure(draft: &mut Draft<'_>, index: usize, live: &Live) {
     };
     // Whoever is told of the issues is told of the options that they are about.
     draft.session.status.config = live.acp.options.config_values();
+    note_applied(draft, False, reason, &message);
     ending::turn(draft, index, &Ending::Discarded { code, reason, message, issues });
+}
+
+/// Whether the options stand as the turn that came last wanted them.
+fn note_applied(draft: &mut Draft<'_>, holds: ConditionStatus, reason: &str, message: &str) {
+    let (generation, now) = (draft.session.metadata.generation, draft.time());
+    draft.session.status.conditions.set("ConfigApplied", holds, reason, message, generation, now);
 }
 
 /// What a turn wants of the agent's options: its own words, then the session's, then the agent's.

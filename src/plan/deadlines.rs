@@ -12,6 +12,7 @@ use crate::clock::{Mono, Now};
 
 use super::draft::Draft;
 use super::permission;
+use super::status::is_active_after_turn;
 use super::stop::is_prompt_open;
 use super::world::{Call, Live, Stage, World};
 use super::{budget, launch};
@@ -54,6 +55,15 @@ impl Due {
         }
     }
 
+    /// Of two deadlines the one that ends last.
+    fn later(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::In(one), Self::In(two)) => Self::In(one.max(two)),
+            (Self::Over(one), Self::Over(two)) => Self::Over(one.min(two)),
+            (Self::In(left), Self::Over(_)) | (Self::Over(_), Self::In(left)) => Self::In(left),
+        }
+    }
+
     fn at_mono(deadline: Mono, now: Mono) -> Self {
         if now >= deadline {
             Self::Over(now.since(deadline))
@@ -82,7 +92,13 @@ pub fn running(
         && !spec.idle_timeout.is_zero()
         && let Some(since) = idle_since
     {
-        clocks.push((Clock::Idle, Due::at(since.plus(spec.idle_timeout.get()), now.time)));
+        let idle = spec.idle_timeout.get();
+        let mut due = Due::at(since.plus(idle), now.time);
+        if is_active_after_turn(live) {
+            // It works on by itself: idle is what was quiet for as long.
+            due = due.later(Due::at_mono(live.last_activity.plus(idle), now.mono));
+        }
+        clocks.push((Clock::Idle, due));
     }
     if let Some(deadline) = start_deadline(world, live, turns) {
         clocks.push((Clock::Start, Due::at_mono(deadline, now.mono)));

@@ -8,7 +8,7 @@ use crate::api::{Name, Session, Time, Turn, TurnStatus};
 use crate::clock::Now;
 
 use super::world::{Rung, World};
-use super::{Change, Plan, Requeue, Step, bounds, status};
+use super::{Change, Plan, Requeue, Step, bounds, signs, spending, status};
 
 /// What the stages of a pass hand on to each other.
 pub(super) struct Draft<'w> {
@@ -26,6 +26,7 @@ pub(super) struct Draft<'w> {
     pub(super) waits_for_slot: bool,
     /// Children that must look at their world.
     pub(super) wakes: Vec<Name>,
+    wakes_processes: bool,
     effects: Vec<Step>,
     wake: Option<Duration>,
     why: String,
@@ -41,6 +42,7 @@ impl<'w> Draft<'w> {
             change: Change::default(),
             waits_for_slot: false,
             wakes: Vec::new(),
+            wakes_processes: false,
             effects: Vec::new(),
             wake: None,
             why: String::new(),
@@ -137,6 +139,20 @@ impl<'w> Draft<'w> {
         }
     }
 
+    /// Counts what this pass records of use into the session's tree.
+    fn spend(&mut self) {
+        let tree = &self.world.tree;
+        self.change.tree_used = spending::after(self.world, &self.session, &self.turns);
+        let used = self.change.tree_used.as_ref().or(tree.used.as_ref());
+        if spending::is_root(&self.session) {
+            self.session.status.tree_usage = used.cloned();
+        } else if self.change.tree_used.is_some() {
+            self.wakes.extend(tree.root.clone());
+        }
+        let was_over = tree.limits.excess(tree.used.as_ref()).is_some();
+        self.wakes_processes = !was_over && tree.limits.excess(used).is_some();
+    }
+
     /// The plan: what differs from the world is recorded first, then the effects follow.
     pub(super) fn finish(mut self) -> Plan {
         if !self.change.removes_session {
@@ -145,11 +161,13 @@ impl<'w> Draft<'w> {
             let made = u32::from(self.change.wake.is_some());
             self.session.status.queued_turns =
                 self.session.status.queued_turns.saturating_add(made);
+            self.spend();
             bounds::session(&mut self.session);
             if status::is_worth_writing(&self.world.session, &self.session) {
                 self.change.session = Some(self.session.clone());
             }
         }
+        signs::tell(self.world, &self.session, &mut self.change.agent, self.now.time);
         self.change.agent.iter_mut().for_each(bounds::agent);
         self.turns.iter_mut().for_each(bounds::turn);
         let removed: Vec<_> =
@@ -174,8 +192,8 @@ impl<'w> Draft<'w> {
         }
         steps.append(&mut self.effects);
         let requeue = self.wake.map_or(Requeue::AwaitChange, Requeue::After);
-        let (waits_for_slot, wakes) = (self.waits_for_slot, self.wakes);
-        Plan { steps, requeue, waits_for_slot, wakes, standing, why: self.why, diff }
+        let Self { waits_for_slot, wakes, wakes_processes, why, .. } = self;
+        Plan { steps, requeue, waits_for_slot, wakes, wakes_processes, standing, why, diff }
     }
 }
 

@@ -137,6 +137,9 @@ fn settle_prompt(draft: &mut Draft<'_>, live: &Live) {
     let Some(index) = prompted_turn(draft, live) else { return };
     configure::note_dispatch(draft, index, live);
     let Some(prompt) = &live.prompt else { return };
+    if prompt.spent != usage::Spent::default() {
+        draft.turns[index].status.usage = live.usage.of_turn(None, &prompt.spent);
+    }
     if let Some(failure) = &prompt.persist_failure {
         turn(draft, index, &Ending::PersistFailed(failure));
         if prompt.end.is_none() && live.stop.is_none() && live.stage == Stage::Running {

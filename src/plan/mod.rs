@@ -33,6 +33,8 @@ mod notice;
 pub mod permission;
 mod sandbox;
 mod session;
+mod signs;
+pub mod spending;
 pub mod status;
 mod stop;
 mod turn;
@@ -71,8 +73,11 @@ pub struct Plan {
     pub requeue: Requeue,
     /// Whether a turn waits for one of the daemon's slots.
     pub waits_for_slot: bool,
-    /// Children that must look at their world: it changes with this session's.
+    /// Sessions that must look at their world: it changes with this session's. Children, and the
+    /// uppermost session of the tree.
     pub wakes: Vec<Name>,
+    /// Whether every session with a process must: their tree has used more than it may by now.
+    pub wakes_processes: bool,
     /// How the session stands after the pass, if every step is done.
     pub standing: Outcome,
     /// What is waited for or was decided, in a sentence.
@@ -227,6 +232,8 @@ pub struct Change {
     pub remove_requests: Vec<PermissionRequest>,
     /// Whether the session goes. Only once no process and no turn of it is left.
     pub removes_session: bool,
+    /// What the session's tree has used, as it shall stand; only if this very change uses something.
+    pub tree_used: Option<serde_json::Value>,
     /// A turn that is taken and needs one of the daemon's slots; the commit fails if it holds none
     /// and none is free.
     pub take_slot: Option<Uid>,

@@ -71,6 +71,8 @@ pub(crate) struct Model {
     pub(crate) slots: Vec<Uid>,
     pub(crate) slots_max: usize,
     pub(crate) is_stopping: bool,
+    /// What its tree has used.
+    pub(crate) tree: super::spending::Tree,
     pub(crate) crowd: Crowd,
     pub(crate) standstill: Option<Standstill>,
     pub(crate) behaviour: Behaviour,
@@ -136,6 +138,7 @@ impl Model {
             slots: Vec::new(),
             slots_max: 8,
             is_stopping: false,
+            tree: super::spending::Tree::default(),
             crowd: Crowd::default(),
             standstill: None,
             behaviour: Behaviour::Prompt,
@@ -175,6 +178,7 @@ impl Model {
             spent_requests: Some(self.spent()),
             has_free_slot: self.slots.len() < self.slots_max || self.next_holds_slot(),
             crowd: self.crowd.clone(),
+            tree: self.tree.clone(),
             daemon: Daemon {
                 store_id: "store".into(),
                 boot_id: "boot".into(),
@@ -433,6 +437,7 @@ impl Model {
             self.taken.push(uid.clone());
         }
         self.slots.retain(|uid| !change.free_slots.contains(uid));
+        self.tree.used = change.tree_used.clone().or(self.tree.used.take());
         for turn in &change.turns {
             let stored =
                 self.turns.iter_mut().find(|stored| stored.metadata.uid == turn.metadata.uid);

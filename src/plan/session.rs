@@ -10,7 +10,8 @@ use super::draft::{Draft, holds_slot, next_turn};
 use super::turn::Ending;
 use super::world::{Live, Process, Stage, StopCause, World};
 use super::{
-    Plan, Step, budget, cascade, ending, first_start, launch, notice, permission, status, stop,
+    Plan, Step, budget, cascade, ending, first_start, launch, notice, permission, spending, status,
+    stop,
 };
 
 /// Decides what one pass does.
@@ -51,6 +52,7 @@ fn clocks(draft: &mut Draft<'_>) {
     if let Some(next) = deadlines::next_in(&running) {
         draft.wake_in(next);
     }
+    spending::cancel_if_over(draft);
     let at = draft.time();
     match deadlines::first_over(&running) {
         // A start that took too long is seen to where it is driven: it fails, the session stays.
@@ -213,6 +215,9 @@ fn take_next(draft: &mut Draft<'_>) {
         rest(draft);
         return;
     };
+    if spending::holds_back(draft, index) {
+        return;
+    }
     let needs_process =
         draft.world.live().is_none_or(|live| matches!(live.stage, Stage::Empty { .. }));
     if needs_process && !launch::can_start(draft) {

@@ -12,14 +12,18 @@ use crate::clock::Now;
 
 use super::deadlines::{self, Due};
 use super::draft::Draft;
+use super::stop::is_prompt_open;
 use super::world::{Call, Finding, Live, Missing, Stage, World};
-use super::{permission, sandbox};
+use super::{permission, sandbox, spending};
 
 /// The annotation that names the manifest file that made an object.
 pub const MANAGED_BY: &str = "spawnlet.dev/managed-by";
 
 /// The condition of a session whose agent takes its main directory alone.
 const DIRECTORIES_UNSUPPORTED: &str = "AdditionalDirectoriesUnsupported";
+
+/// The condition of a session with which the daemon itself does not get on.
+const RECONCILE_STALLED: &str = "ReconcileStalled";
 
 /// The reason of what an external session shows.
 const EXTERNAL: &str = "External";
@@ -142,6 +146,9 @@ fn phase(
     }
     match (queued, status.restarts.count) {
         (0, _) => (SessionPhase::Idle, "NotStarted".to_owned()),
+        (_, 0) if spending::shown(session, world).is_some() => {
+            (SessionPhase::Pending, spending::EXHAUSTED.to_owned())
+        }
         (_, 0) if world.has_free_slot => (SessionPhase::Pending, "Queued".to_owned()),
         (_, 0) => (SessionPhase::Pending, "WaitingForCapacity".to_owned()),
         (_, _) => (SessionPhase::Pending, status.restarts.reason.clone()),
@@ -210,6 +217,11 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     let unconfirmed = live.is_some_and(is_unconfirmed);
     let message = "the process tree was killed and is not proven empty; it is killed again";
     flag(status, "KillUnconfirmed", unconfirmed, ("StillPopulated", message), generation, now);
+    // This very pass came through.
+    status.conditions.remove(RECONCILE_STALLED);
+    let works_on = live.is_some_and(is_active_after_turn);
+    let message = "the agent went on by itself after its turn was answered: it is not idle";
+    flag(status, "ActivityAfterTurn", works_on, ("LateActivity", message), generation, now);
     let is_deaf = status.capabilities.as_ref().is_some_and(|found| !found.mcp_http);
     let message = "the agent takes no MCP servers over HTTP: its token is in its environment alone";
     let no_way = is_deaf && delegates && !is_external;
@@ -234,6 +246,7 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
 /// Whether the running turn gets on, and what keeps the session from it if nothing does.
 fn progress(session: &mut Session, active: Option<&Turn>, world: &World, now: Now) {
     let generation = session.metadata.generation;
+    let exhausted = spending::shown(session, world);
     let patience = session.spec.turn_inactivity_timeout;
     let status = &mut session.status;
     let due = world.live().and_then(|live| deadlines::is_stalled(world, live, now.mono));
@@ -250,7 +263,13 @@ fn progress(session: &mut Session, active: Option<&Turn>, world: &World, now: No
     let holds = is_looping || is_stalled;
     flag(status, "Stalled", holds, (reason, &message), generation, now.time);
     match (active, is_stalled) {
-        (None, _) => status.conditions.remove("Progressing"),
+        (None, _) => match exhausted {
+            Some(why) => {
+                let reason = spending::EXHAUSTED;
+                status.conditions.set("Progressing", False, reason, why, generation, now.time);
+            }
+            None => status.conditions.remove("Progressing"),
+        },
         (Some(_), false) => {
             status.conditions.set("Progressing", True, "TurnActive", "", generation, now.time);
         }
@@ -276,6 +295,21 @@ fn leaves_directories_out(status: &SessionStatus, world: &World) -> bool {
         }
     };
     has_any && !is_told
+}
+
+/// Whether an agent goes on after the end of its turn, of which its answer told.
+pub(super) fn is_active_after_turn(live: &Live) -> bool {
+    live.is_active_after_turn && live.stage == Stage::Running && !is_prompt_open(live)
+}
+
+/// A session whose pass hung or panicked, as it shall stand: nothing else of it is known.
+#[must_use]
+pub fn stalled(session: &Session, why: &str, now: Time) -> Session {
+    let mut session = session.clone();
+    let generation = session.metadata.generation;
+    let conditions = &mut session.status.conditions;
+    conditions.set(RECONCILE_STALLED, True, "PassGivenUp", why, generation, now);
+    session
 }
 
 /// A condition that stands only while it holds.

@@ -6,6 +6,7 @@ mod notices;
 mod permission;
 mod sandbox;
 mod spawn;
+mod spending;
 mod tree;
 
 use std::time::Duration;

@@ -12,7 +12,7 @@
 use serde_json::{Map, Value, json};
 
 /// The counts of a prompt's answer that are summed up.
-const TOKEN_COUNTS: &[&str] = &[
+pub(super) const TOKEN_COUNTS: &[&str] = &[
     "totalTokens",
     "inputTokens",
     "outputTokens",
@@ -151,7 +151,7 @@ fn set(value: &mut Option<Value>, name: &str, field: Value) {
 }
 
 /// Sums of prices without the noise of binary fractions: to a millionth.
-fn rounded(amount: f64) -> f64 {
+pub(super) fn rounded(amount: f64) -> f64 {
     (amount * 1e6).round() / 1e6
 }
 

@@ -15,6 +15,7 @@ use crate::options::settings::{Done, Setting, Wanted};
 
 use super::notice::Notices;
 use super::permission::Ask;
+use super::spending::Tree;
 use super::usage::{Meter, Spent};
 
 /// What one pass over a session sees.
@@ -48,6 +49,8 @@ pub struct World {
     pub has_free_slot: bool,
     /// The idle processes of its parent's children that are too many.
     pub crowd: Crowd,
+    /// What its tree has used and may.
+    pub tree: Tree,
     /// The daemon itself.
     pub daemon: Daemon,
 }

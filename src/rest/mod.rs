@@ -18,6 +18,7 @@ mod discovery;
 mod health;
 mod leash;
 mod own;
+mod processes;
 mod query;
 mod read;
 mod render;
@@ -233,6 +234,9 @@ async fn one(
         (Some("transcript"), Kind::Session) if is_read => {
             transcript::transcript(state, sight, item, query).await
         }
+        (Some("processes"), Kind::Session) if is_read => {
+            processes::processes(state, sight, item).await
+        }
         (Some("logs"), Kind::Session) if is_read => {
             transcript::logs(state, sight, item, query).await
         }
@@ -246,7 +250,8 @@ async fn one(
             let id = other.trim_start_matches("token/");
             token::revoke(state, item, id, &parts.method).await
         }
-        (Some("transcript" | "logs"), Kind::Session) | (Some("response"), Kind::Turn) => {
+        (Some("transcript" | "logs" | "processes"), Kind::Session)
+        | (Some("response"), Kind::Turn) => {
             Err(Failure::method_not_allowed(parts.method.as_str(), "GET is"))
         }
         (None, _) => Err(Failure::method_not_allowed(

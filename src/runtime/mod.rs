@@ -39,6 +39,7 @@ pub mod scope;
 pub mod stderr;
 mod sys;
 pub mod terminals;
+pub mod tree;
 #[allow(dead_code, reason = "the shim's half of the protocol is not used here")]
 mod wire;
 

@@ -50,6 +50,40 @@ fn parse_stat(line: &[u8]) -> Option<Stat> {
     })
 }
 
+/// What a process has used, for people.
+pub(super) struct Usage {
+    /// The name of its program.
+    pub(super) name: String,
+    /// In clock ticks, within it and by the system for it.
+    pub(super) cpu_ticks: u64,
+    /// In KiB.
+    pub(super) resident_kib: u64,
+}
+
+/// Reads that of a process; none if it is gone.
+pub(super) fn usage(pid: u32) -> Option<Usage> {
+    let line = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let (begin, end) =
+        (line.iter().position(|byte| *byte == b'(')?, line.iter().rposition(|byte| *byte == b')')?);
+    let name = String::from_utf8_lossy(line.get(begin + 1..end)?).into_owned();
+    let rest = std::str::from_utf8(line.get(end + 1..)?).ok()?;
+    // Fields 14 and 15; field 3 is the first behind the name.
+    let mut ticks =
+        rest.split_ascii_whitespace().skip(11).map_while(|text| text.parse::<u64>().ok());
+    let cpu_ticks = ticks.next()?.saturating_add(ticks.next()?);
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let resident_kib = resident.and_then(|text| text.split_ascii_whitespace().next()?.parse().ok());
+    Some(Usage { name, cpu_ticks, resident_kib: resident_kib.unwrap_or_default() })
+}
+
+/// How long the machine has been up.
+pub(super) fn uptime_ms() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/uptime").ok()?;
+    let seconds: f64 = text.split_ascii_whitespace().next()?.parse().ok()?;
+    std::time::Duration::try_from_secs_f64(seconds).ok()?.as_millis().try_into().ok()
+}
+
 /// The children of all threads of a process, as they were (proc_pid_tid_children(5)).
 pub(super) fn children(pid: u32) -> Vec<u32> {
     if !std::path::Path::new("/proc/thread-self/children").exists() {

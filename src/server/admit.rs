@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::start::turn_limits;
+use super::start::{tree_limits, turn_limits};
 use crate::admission::{self, Admission};
 use crate::api::config::Config;
 use crate::clock::SharedClock;
@@ -49,5 +49,6 @@ fn admission_limits(config: &Config) -> admission::Limits {
         default_child_ttl: config.limits.default_child_ttl.get(),
         children_per_root: config.limits.max_children_total_per_root as usize,
         spawns_per_minute_per_root: config.limits.spawns_per_minute_per_root as usize,
+        tree: tree_limits(config),
     }
 }

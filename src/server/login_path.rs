@@ -16,8 +16,8 @@ use crate::runtime::{LaunchSpec, environment, executable, login_path};
 const SHELL_MAX: Dur = Dur::from_secs(5);
 /// How much of `/etc/passwd` is read.
 const PASSWD_BYTES_MAX: u64 = 1024 * 1024;
-/// Most agents that are installed by a package manager of their own are started by this.
-const SOUGHT: &str = "npx";
+/// Most agents that a package manager installs are started by the one and run by the other.
+const SOUGHT: [&str; 2] = ["npx", "node"];
 
 /// What came of asking a login shell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,33 +54,31 @@ impl Captured {
             }
             Self::Failed(why) => found.push_str(&format!("; the login shell: {why}")),
         }
-        let has_it = executable::resolve(SOUGHT, &[], path, Path::new("/")).is_ok();
-        let of_shell = matches!(self, Self::Failed(_));
-        let (state, lost, hint) = match (has_it, self) {
-            (true, Self::Off | Self::Directories(_)) => (GuardState::Present, "", ""),
+        let is_found =
+            |program: &&str| executable::resolve(program, &[], path, Path::new("/")).is_ok();
+        let missing: Vec<&str> = SOUGHT.into_iter().filter(|program| !is_found(program)).collect();
+        let is_known = !matches!(self, Self::Failed(_));
+        let lost = match missing.as_slice() {
+            [] if is_known => String::new(),
+            [] => "what only the login shell finds cannot be run".to_owned(),
+            missing => format!(
+                "not found on it: {}; agents that are started by npx cannot run",
+                missing.join(", ")
+            ),
+        };
+        let (state, hint) = match (lost.is_empty(), self) {
+            (true, _) => (GuardState::Present, ""),
             (false, Self::Off) => (
                 GuardState::Weak,
-                "npx is not found on it: agents that are started by it cannot run",
                 "if a login shell finds it, set loginPath: capture in the daemon's configuration; \
                  else name its directory in spec.path of the Agent",
             ),
-            (_, Self::Failed(_) | Self::Directories(_)) => (
+            (false, Self::Failed(_) | Self::Directories(_)) => (
                 GuardState::Weak,
-                if of_shell && has_it {
-                    "what only the login shell finds cannot be run"
-                } else {
-                    "npx is not found on it: agents that are started by it cannot run"
-                },
                 "name the directory of an agent's program in spec.path of the Agent",
             ),
         };
-        Guard {
-            name: "AgentPath".to_owned(),
-            state,
-            found,
-            lost: lost.to_owned(),
-            hint: hint.to_owned(),
-        }
+        Guard { name: "AgentPath".to_owned(), state, found, lost, hint: hint.to_owned() }
     }
 }
 
@@ -142,9 +140,10 @@ mod tests {
     #[test]
     fn doctor_tells_what_agents_get_and_what_to_do_where_npx_is_not_on_it() {
         let bin = tempfile::tempdir().unwrap();
-        let npx = bin.path().join(SOUGHT);
-        std::fs::write(&npx, "").unwrap();
-        std::fs::set_permissions(&npx, PermissionsExt::from_mode(0o755)).unwrap();
+        for program in SOUGHT.map(|program| bin.path().join(program)) {
+            std::fs::write(&program, "").unwrap();
+            std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        }
         let (with, without) = (bin.path().as_os_str(), OsStr::new("/nowhere"));
         let more = Captured::Directories(vec![bin.path().to_owned()]);
         let failed = Captured::Failed("/bin/x: it took longer than 5s".to_owned());
@@ -162,5 +161,8 @@ mod tests {
             assert!(guard.found.contains(&*path.to_string_lossy()), "{guard:?}");
         }
         assert!(failed.guard(Some(with)).found.contains("it took longer"));
+        std::fs::remove_file(bin.path().join("npx")).unwrap();
+        let guard = Captured::Off.guard(Some(with));
+        assert!(guard.lost.starts_with("not found on it: npx; "), "{guard:?}");
     }
 }

@@ -21,6 +21,7 @@ use crate::guard::{self, Guard};
 use crate::manifests;
 use crate::mcp;
 use crate::plan::capacity::Limits;
+use crate::plan::spending;
 use crate::ports::Health as _;
 use crate::rest;
 use crate::runtime::{self, leftovers};
@@ -355,6 +356,7 @@ fn loop_options(
         stopped_cleanly: !opened.is_new && !opened.was_unclean,
         permission_timeout: config.permission_timeout.get(),
         limits: turn_limits(config),
+        tree_limits: tree_limits(config),
         idle_processes_per_parent_max: config.limits.max_idle_processes_per_parent as usize,
         mcp_servers: config.mcp_servers.clone(),
         retention: controller::Retention {
@@ -371,6 +373,11 @@ pub(super) fn turn_limits(config: &Config) -> Limits {
         max_active_turns: config.limits.max_active_turns as usize,
         max_active_turns_per_parent: config.limits.max_active_turns_per_parent as usize,
     }
+}
+
+pub(super) fn tree_limits(config: &Config) -> spending::Limits {
+    let limits = &config.limits;
+    spending::Limits { max_tokens: limits.max_tokens_per_root, max_cost: limits.max_cost_per_root }
 }
 
 type Ended = Result<Result<(), crate::store::records::Error>, tokio::task::JoinError>;

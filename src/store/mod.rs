@@ -471,6 +471,21 @@ pub mod keys {
         Key::new(format!("/quota/root/{root}"))
     }
 
+    /// The sums of what the sessions of a tree reported of tokens and cost.
+    #[must_use]
+    pub fn quota_usage(root: &Uid) -> Key {
+        Key::new(format!("/quota/usage/{root}"))
+    }
+
+    /// Sums of a tree that its uppermost session does not show yet. The value is that session's key.
+    #[must_use]
+    pub fn quota_untold(root: &Uid) -> Key {
+        Key::new(format!("{QUOTA_UNTOLD}{root}"))
+    }
+
+    /// The prefix of [`quota_untold`].
+    pub const QUOTA_UNTOLD: &str = "/quota/untold/";
+
     /// The turns that hold one of the daemon's slots. The value is a list of turn uids.
     #[must_use]
     pub fn quota_global() -> Key {

@@ -15,7 +15,7 @@ use crate::harness::{DEADLINE, Daemon};
 fn rounds() -> usize {
     match (tier(), is_short()) {
         (0, _) => 1,
-        (_, true) => 3,
+        (_, true) => 2,
         (_, false) => 13,
     }
 }

@@ -31,6 +31,26 @@ fn the_sources_keep_the_invariants_of_the_architecture() {
     assert!(found.is_empty(), "{} violations:\n{}", found.len(), found.join("\n"));
 }
 
+/// The conditions of the contract, but for those of kinds that are not there yet.
+#[test]
+fn every_condition_of_the_contract_is_set_somewhere() {
+    let names = "ScopeResolved AgentResolved ProcessReady SessionReady ConfigApplied Progressing \
+                 Stalled ManagedByManifest AdditionalDirectoriesUnsupported DelegationUnavailable \
+                 PermissionsNotEnforced SandboxApplied StdoutNoise ActivityAfterTurn WakeSuppressed \
+                 MemoryLost KillUnconfirmed ReconcileStalled Available AuthRequired CrashLooping \
+                 Applied StoreAvailable DiskPressure ClockSteady WatchNative";
+    let tree = Tree::read(root());
+    let is_named = |name: &str| {
+        let sources = tree.sources.iter().filter(|source| source.path.starts_with("src/"));
+        sources
+            .filter(|source| !source.is_test())
+            .any(|source| source.strings.iter().any(|(_, text)| text.trim_matches('"') == name))
+    };
+    let missing: Vec<&str> = names.split_whitespace().filter(|name| !is_named(name)).collect();
+    assert!(missing.is_empty(), "nothing sets {missing:?}");
+    assert!(!is_named("NoSuchCondition"));
+}
+
 #[test]
 fn every_rule_finds_fault_with_a_source_that_breaks_it() {
     for rule in RULES {

@@ -91,7 +91,7 @@ pub struct SpawnRefusal {
 }
 
 impl SpawnRefusal {
-    fn new(code: Code, message: impl Into<String>) -> Self {
+    pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 

@@ -223,6 +223,7 @@ impl Admission {
             }
         };
         self.check_children(&parent).await?;
+        self.check_tree_budget(&parent).await?;
         let tree = match known {
             Some(_) => None,
             None => Some(self.count_in_tree(&child).await?),

@@ -104,6 +104,7 @@ impl Admission {
             let mut first = self.first_turn(&mut child).await?;
             if let Some(turn) = &mut first {
                 self.check_children(&parent).await?;
+                self.check_tree_budget(&parent).await?;
                 // The same rules as for a call of a tool: it holds a slot, or is not taken.
                 turn.spec.admission = Mode::Immediate;
                 turn.spec.source = TurnSource {

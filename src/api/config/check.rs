@@ -102,6 +102,14 @@ fn limits(errors: &mut FieldErrors, limits: &Limits) {
     ] {
         count(errors, key, value.into());
     }
+    if limits.max_tokens_per_root == Some(0) {
+        let message = "0: expected at least 1; leave it out for no limit";
+        errors.push(FieldPath::new("limits.maxTokensPerRoot"), FieldValueInvalid, message);
+    }
+    if let Some(cost) = limits.max_cost_per_root.filter(|cost| !(cost.is_finite() && *cost > 0.0)) {
+        let message = format!("{cost}: expected a number above 0; leave it out for no limit");
+        errors.push(FieldPath::new("limits.maxCostPerRoot"), FieldValueInvalid, message);
+    }
     duration(errors, "limits.maxTtl", limits.max_ttl);
     duration(errors, "limits.defaultChildTtl", limits.default_child_ttl);
     if limits.default_child_ttl > limits.max_ttl {

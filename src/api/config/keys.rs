@@ -55,6 +55,8 @@ pub const KEYS: &[Key] = &[
     restart("limits.defaultChildTtl", Form::Text),
     restart("limits.maxChildrenTotalPerRoot", Form::Number),
     restart("limits.spawnsPerMinutePerRoot", Form::Number),
+    restart("limits.maxTokensPerRoot", Form::Number),
+    restart("limits.maxCostPerRoot", Form::Json),
     restart("limits.inbox", Form::Number),
     restart("limits.promptBytes", Form::Text),
     live("http.perTokenRate", Form::Text),

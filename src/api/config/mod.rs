@@ -158,7 +158,7 @@ pub enum LogFormat {
 }
 
 /// Limits of sessions and turns.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Limits {
     /// Turns that may run at once.
@@ -176,6 +176,10 @@ pub struct Limits {
     pub max_children_total_per_root: u32,
     /// Sessions of one tree made in a minute.
     pub spawns_per_minute_per_root: u32,
+    /// Tokens that all sessions of one tree may use together, for ever; none = no limit.
+    pub max_tokens_per_root: Option<u64>,
+    /// What they may cost together, in the currency that its agents report; none = no limit.
+    pub max_cost_per_root: Option<f64>,
     /// Turns of one session that may wait.
     pub inbox: u32,
     /// The largest prompt.
@@ -192,6 +196,8 @@ impl Default for Limits {
             default_child_ttl: Dur::from_secs(24 * 3600),
             max_children_total_per_root: 64,
             spawns_per_minute_per_root: 30,
+            max_tokens_per_root: None,
+            max_cost_per_root: None,
             inbox: 64,
             prompt_bytes: Bytes::kibi(768),
         }

@@ -145,6 +145,7 @@ impl Controller {
         let stderr_end = CancellationToken::new();
         let pump = Pump {
             key: key.clone(),
+            tells_use: self.options.tree_limits.is_set(),
             entry,
             registry: Arc::clone(&self.registry),
             queue: Arc::clone(&self.queue),

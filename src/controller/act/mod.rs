@@ -8,6 +8,7 @@ mod launch;
 mod permission;
 mod points;
 mod prompt;
+mod stalled;
 mod tell;
 
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::store;
 use crate::store::records::{self, Records, Txn};
 
 use super::live::Entry;
-use super::{Controller, ObjectKey, requests};
+use super::{Controller, ObjectKey, requests, trees};
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
@@ -210,7 +211,7 @@ impl Controller {
             return Err(Error::NoFreeSlot);
         }
         let holders = slots.after(change.take_slot.as_ref(), &change.free_slots, parent);
-        let mut txn = transaction(world, change);
+        let mut txn = trees::write(transaction(world, change), world, change);
         if let Some(turn) = &change.take_slot {
             // Before the commit: if its outcome stays unknown, the turn counts as taken here.
             self.take(turn.clone());

@@ -5,7 +5,7 @@ use crate::acp::event::{Update, UpdateKind};
 use crate::api::Uid;
 use crate::clock::Mono;
 use crate::plan::budget;
-use crate::plan::usage::Report;
+use crate::plan::usage::{Report, Spent};
 use crate::plan::world::OpenAs;
 
 impl Pump {
@@ -30,6 +30,9 @@ impl Pump {
             prompt.spent.cost += spent.cost;
         }
         drop(view);
+        if self.tells_use && spent != Spent::default() {
+            self.poke();
+        }
         // Many agents report right behind their answer: once a turn that is worth a look.
         if update.late && !self.state.is_late_usage_told {
             self.state.is_late_usage_told = true;

@@ -78,6 +78,8 @@ pub(super) struct Bench {
     pub(super) admission: Admission,
     pub(super) clock: SharedClock,
     pub(super) limits: Limits,
+    /// What a tree may use.
+    pub(super) tree_limits: crate::plan::spending::Limits,
     /// Idle processes that one parent's children may keep.
     pub(super) idle_max: usize,
     /// Moves the wall clock.
@@ -128,6 +130,7 @@ impl Bench {
             admission,
             clock,
             limits,
+            tree_limits: crate::plan::spending::Limits::default(),
             idle_max: 32,
             wall,
             stopped_cleanly: false,
@@ -186,6 +189,7 @@ impl Bench {
             boot_id: "boot".into(),
             stopped_cleanly: self.stopped_cleanly,
             limits: self.limits,
+            tree_limits: self.tree_limits,
             idle_processes_per_parent_max: self.idle_max,
             mcp_servers: Vec::new(),
             retention: super::super::Retention {

@@ -27,6 +27,13 @@ pub(super) enum Side {
     After,
 }
 
+/// What a read does that does not come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trap {
+    Panics,
+    Hangs,
+}
+
 /// The store of a daemon.
 pub(super) struct Gate {
     store: SharedStore,
@@ -37,6 +44,8 @@ pub(super) struct Gate {
     calls: AtomicU64,
     stop: Mutex<Option<(u64, Side)>>,
     fail: Mutex<Option<(u64, Error)>>,
+    /// What a read of this key does instead.
+    trap: Mutex<Option<(Key, Trap)>>,
     /// The daemon stands at the commit where it dies.
     pub(super) stood: CancellationToken,
 }
@@ -52,6 +61,7 @@ impl Gate {
             calls: AtomicU64::new(0),
             stop: Mutex::new(None),
             fail: Mutex::new(None),
+            trap: Mutex::new(None),
             stood: CancellationToken::new(),
         }
     }
@@ -61,6 +71,11 @@ impl Gate {
         let next = Self::new(self.store.clone(), self.blobs.clone(), Arc::clone(&self.ground));
         next.finals.lock().unwrap().clone_from(&self.finals.lock().unwrap());
         next
+    }
+
+    /// Reads of this key do not come back.
+    pub(super) fn trap(&self, trap: Option<(Key, Trap)>) {
+        *self.trap.lock().unwrap() = trap;
     }
 
     /// Stands still at this commit from now on.
@@ -127,6 +142,12 @@ impl Gate {
 impl Store for Gate {
     async fn get(&self, key: &Key) -> Result<Option<Record>, Error> {
         self.broken()?;
+        let trap = self.trap.lock().unwrap().clone().filter(|(trapped, _)| trapped == key);
+        match trap {
+            Some((_, Trap::Panics)) => panic!("a pass over a trap"),
+            Some((_, Trap::Hangs)) => std::future::pending::<()>().await,
+            None => {}
+        }
         self.store.get(key).await
     }
 

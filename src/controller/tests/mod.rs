@@ -15,5 +15,6 @@ mod notices;
 mod permissions;
 mod processes;
 mod spawn;
+mod stalled;
 mod tree;
 mod turns;

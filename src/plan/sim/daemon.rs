@@ -11,7 +11,7 @@ use super::shelf::LIMITS;
 use super::{Defect, Outcome, Sim};
 use crate::api::session::Scope;
 use crate::api::turn::{Admission, TurnPhase};
-use crate::api::{Name, Uid};
+use crate::api::{Name, Session, Uid};
 use crate::clock::{Mono, Now};
 use crate::plan::capacity::{Holder, has_free_slot};
 use crate::plan::line::Line;
@@ -209,6 +209,7 @@ impl Sim {
             process: self.process(daemon, uid),
             has_free_slot,
             crowd: world::Crowd::default(),
+            tree: self.shelf.tree_of(&session),
             daemon: world::Daemon {
                 store_id: "store".into(),
                 boot_id: "boot".into(),
@@ -339,9 +340,11 @@ impl Sim {
         self.judge.commit(&self.shelf, &stored, change, is_alive, now)?;
         self.judge.silence(&stored, change, pass.quiet)?;
         self.judge.requests(&self.shelf, &stored, change)?;
+        self.judge.used(&self.shelf, &stored, change);
         self.shelf.holders.retain(|holder| !change.free_slots.contains(&holder.turn));
         self.write(pass, change);
         self.judge.slots(&self.shelf)?;
+        self.judge.sums(&self.shelf)?;
         if let Some(daemon) = &mut self.daemon {
             daemon.taken.extend(change.take_slot.clone());
             for turn in &change.turns {
@@ -367,7 +370,11 @@ impl Sim {
             let stored = self.shelf.turns.get(&turn.metadata.name);
             stored.is_some_and(|s| s.metadata.resource_version == turn.metadata.resource_version)
         };
+        let ledger = self.shelf.ledgers.get(&pass.world.tree.id).map(|(_, revision)| *revision);
+        let is_counted = ledger == pass.world.tree.revision;
+        let counts = change.tree_used.is_some() || shows_tree(&pass.world.session, change);
         session
+            && (!counts || is_counted)
             && change.turns.iter().chain(&change.remove_turns).all(is_same)
             && change.requests.iter().chain(&change.remove_requests).all(|request| {
                 let version = &request.metadata.resource_version;
@@ -379,8 +386,14 @@ impl Sim {
     }
 
     fn write(&mut self, pass: &Pass, change: &Change) {
+        let is_lost = self.has(Defect::CountsApart) && self.goes_wrong(20);
+        if let Some(used) = change.tree_used.as_ref().filter(|_| !is_lost) {
+            let revision = self.shelf.next_revision().parse().unwrap_or_default();
+            self.shelf.ledgers.insert(pass.world.tree.id.clone(), (used.clone(), revision));
+        }
         if change.removes_session {
             self.shelf.sessions.remove(&pass.key);
+            self.shelf.ledgers.remove(&pass.world.session.metadata.uid);
         } else if let Some(session) = &change.session {
             let mut session = session.clone();
             session.metadata.resource_version = self.shelf.next_revision();
@@ -542,4 +555,10 @@ fn heed(tree: &mut Tree, rung: Rung, now: Mono) {
         (Rung::Eof | Rung::Term, Nature::Deaf | Nature::Stubborn)
         | (Rung::Cancel | Rung::Close, _) => {}
     }
+}
+
+/// Whether a change makes a session show other sums of its tree.
+fn shows_tree(seen: &Session, change: &Change) -> bool {
+    let shown = change.session.as_ref().map(|session| &session.status.tree_usage);
+    shown.is_some_and(|shown| *shown != seen.status.tree_usage)
 }

@@ -12,6 +12,7 @@ use crate::api::session::DesiredState;
 use crate::api::turn::{Delivery, TurnStatus};
 use crate::api::{PermissionRequest, Session, Time, Turn, Uid};
 use crate::clock::{Mono, Now};
+use crate::plan::spending::tokens_of;
 use crate::plan::{Change, holds_slot};
 
 /// What a life has seen, so that a test can demand that all of it occurs.
@@ -29,6 +30,8 @@ pub(super) struct Seen {
     /// Questions that agents were answered one by one.
     pub(super) answers: usize,
     pub(super) reasons: BTreeSet<String>,
+    /// The most tokens that were counted of one tree.
+    pub(super) tokens: u64,
     /// The most passes over one session between two moments.
     pub(super) passes_at_once: usize,
 }
@@ -47,6 +50,7 @@ impl Seen {
         self.unconfirmed_kills += other.unconfirmed_kills;
         self.answers += other.answers;
         self.reasons.extend(other.reasons);
+        self.tokens = self.tokens.max(other.tokens);
         self.passes_at_once = self.passes_at_once.max(other.passes_at_once);
     }
 }
@@ -70,6 +74,8 @@ pub(super) struct Judge {
     ended: BTreeMap<Uid, TurnStatus>,
     gone: BTreeSet<Uid>,
     births: BTreeMap<Uid, Birth>,
+    /// Tokens that turns used, by tree.
+    used: BTreeMap<Uid, u64>,
     pub(super) boot: usize,
 }
 
@@ -233,6 +239,32 @@ impl Judge {
             return broken(format!("P3: {name} ended twice"));
         }
         self.seen.ended_turns += 1;
+        Ok(())
+    }
+
+    /// What a commit's turns used more than was recorded of them.
+    pub(super) fn used(&mut self, shelf: &Shelf, stored: &Session, change: &Change) {
+        let sum = self.used.entry(shelf.tree_id(stored)).or_default();
+        for turn in &change.turns {
+            let seen = shelf.turns.get(&turn.metadata.name);
+            let before = tokens_of(seen.and_then(|turn| turn.status.usage.as_ref()));
+            *sum += tokens_of(turn.status.usage.as_ref()).saturating_sub(before);
+        }
+    }
+
+    /// What is counted of each tree is what its turns used, deleted ones too.
+    pub(super) fn sums(&mut self, shelf: &Shelf) -> Outcome {
+        for session in shelf.sessions.values() {
+            let tree = shelf.tree_id(session);
+            let counted = shelf.ledgers.get(&tree).and_then(|(used, _)| used["tokens"].as_u64());
+            let (counted, used) = (counted.unwrap_or(0), self.used.get(&tree).copied());
+            if counted != used.unwrap_or(0) {
+                return broken(format!(
+                    "H11: {counted} tokens of {tree} are counted, {used:?} were used"
+                ));
+            }
+            self.seen.tokens = self.seen.tokens.max(counted);
+        }
         Ok(())
     }
 

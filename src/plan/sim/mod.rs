@@ -99,6 +99,8 @@ enum Defect {
     SaysSentTooEarly,
     /// The daemon follows the wall clock.
     FollowsWallClock,
+    /// What a tree used is not written in the commit that says who used it.
+    CountsApart,
 }
 
 /// Everything.

@@ -359,6 +359,10 @@ impl Sim {
             if must_end && status.finished_at.is_none() {
                 return broken(format!("{name} must end and does not: {}", status.reason));
             }
+            let tree = self.shelf.ledgers.get(&session.metadata.uid).map(|(used, _)| used);
+            if status.lineage.parent.is_none() && status.tree_usage.as_ref() != tree {
+                return broken(format!("H11: {name} does not show what its tree used"));
+            }
             let is_alive = self.machine.is_alive(&session.metadata.uid);
             if is_alive != status.process.is_some() || (must_end && is_alive) {
                 return broken(format!("{name}: a process is there: {is_alive}; told otherwise"));
@@ -417,6 +421,8 @@ fn answers_prompt(live: &mut Live, nature: Nature, dice: u32) -> bool {
         return false;
     };
     let is_after_cancel = prompt.cancel_asked_at.is_some();
+    // A context that grows as the agent works.
+    prompt.spent.tokens += u64::from(dice % 3);
     // Who waits for an answer seldom ends by itself.
     if !live.asks.is_empty() && dice > 2 {
         return false;
@@ -437,7 +443,11 @@ fn answers_prompt(live: &mut Live, nature: Nature, dice: u32) -> bool {
                 message: "broken".to_owned(),
             }),
         };
-        prompt.end = Some(PromptEnd { answer, is_after_cancel, usage: None });
+        prompt.end = Some(PromptEnd {
+            answer,
+            is_after_cancel,
+            usage: Some(serde_json::json!({"totalTokens": u64::from(dice % 7)})),
+        });
     }
     answers
 }

@@ -7,6 +7,7 @@ use crate::api::agent::AgentSpec;
 use crate::api::{Agent, Name, PermissionRequest, Session, Turn, Uid};
 use crate::plan::capacity::{Holder, Limits};
 use crate::plan::model::metadata;
+use crate::plan::spending::{self, Tree};
 
 /// As of a small daemon, so that its bounds are met often.
 pub(super) const LIMITS: Limits = Limits { max_active_turns: 3, max_active_turns_per_parent: 2 };
@@ -20,6 +21,8 @@ pub(super) struct Shelf {
     pub(super) agent: Agent,
     pub(super) holders: Vec<Holder>,
     pub(super) journal: BTreeSet<Uid>,
+    /// What trees used, by their uppermost session, and the revision of it.
+    pub(super) ledgers: BTreeMap<Uid, (serde_json::Value, u64)>,
     revision: u64,
 }
 
@@ -33,6 +36,7 @@ impl Shelf {
             agent: Agent::new(metadata("a", "agent"), spec),
             holders: Vec::new(),
             journal: BTreeSet::new(),
+            ledgers: BTreeMap::new(),
             revision: 0,
         }
     }
@@ -71,6 +75,37 @@ impl Shelf {
 
     pub(super) fn by_uid(&self, uid: &Uid) -> Option<&Session> {
         self.sessions.values().find(|session| session.metadata.uid == *uid)
+    }
+
+    /// Which tree a session counts in.
+    pub(super) fn tree_id(&self, session: &Session) -> Uid {
+        let own = &session.metadata.uid;
+        let lineage = &session.status.lineage;
+        let root = lineage.root.as_ref().filter(|_| lineage.parent.is_some()).unwrap_or(own);
+        if root == own || self.ledgers.contains_key(root) || self.by_uid(root).is_some() {
+            return root.clone();
+        }
+        let (mut top, mut above) = (own.clone(), lineage.parent.clone());
+        while let Some(parent) = above.and_then(|uid| self.by_uid(&uid)) {
+            top = parent.metadata.uid.clone();
+            above = parent.status.lineage.parent.clone();
+        }
+        top
+    }
+
+    pub(super) fn tree_of(&self, session: &Session) -> Tree {
+        let id = self.tree_id(session);
+        let ledger = self.ledgers.get(&id);
+        Tree {
+            root: self
+                .by_uid(&id)
+                .map(|root| root.metadata.name.clone())
+                .filter(|name| *name != session.metadata.name),
+            used: ledger.map(|(used, _)| used.clone()),
+            revision: ledger.map(|(_, revision)| *revision),
+            limits: spending::Limits::default(),
+            id,
+        }
     }
 
     pub(super) fn holds_slot(&self, turn: &Uid) -> bool {

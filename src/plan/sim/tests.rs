@@ -48,6 +48,7 @@ fn random_lives_keep_every_promise() {
     println!("{seen:?}");
     // A life in which nothing happens keeps every promise too.
     assert!(seen.prompts > 200 && seen.ended_turns > 200 && seen.removed_sessions > 100);
+    assert!(seen.tokens > 10, "no tree used much: {}", seen.tokens);
     assert!(seen.answers > 2, "no agent was answered: {}", seen.answers);
     assert!(seen.crashes > 100 && seen.crashes_within_a_pass > 50);
     assert!(seen.conflicts > 50 && seen.faults > 20 && seen.clock_jumps > 50);
@@ -91,6 +92,7 @@ fn every_defect_is_found_and_named() {
         (Defect::OverlooksChildren, "P7"),
         (Defect::SaysSentTooEarly, "P4"),
         (Defect::FollowsWallClock, "P11"),
+        (Defect::CountsApart, "H11"),
     ];
     for (defect, promise) in found {
         let setting = Setting { defect: Some(defect), ..ANY_LIFE };

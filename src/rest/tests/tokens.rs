@@ -220,6 +220,7 @@ async fn a_caller_writes_nothing_but_its_children_and_sees_nothing_else() {
         ("GET", format!("{SESSIONS}/me/token")),
         ("DELETE", format!("{SESSIONS}/me/token/x")),
         ("GET", format!("{SESSIONS}/child/logs?stderr=1")),
+        ("GET", format!("{SESSIONS}/child/processes")),
         ("GET", format!("{BASE}/agents?watch=1")),
         ("GET", format!("{BASE}/agents")),
         ("GET", format!("{BASE}/workspaces")),

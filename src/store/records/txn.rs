@@ -60,7 +60,10 @@ impl Txn {
         self.commit.ops.extend(index(object).into_iter().map(|(key, _)| Op::Delete { key }));
         if S::KIND == Kind::Session {
             // What its tree used is counted no more once the root is gone.
-            self.commit.ops.push(Op::Delete { key: keys::quota_root(&object.metadata.uid) });
+            let root = &object.metadata.uid;
+            for key in [keys::quota_root(root), keys::quota_usage(root), keys::quota_untold(root)] {
+                self.commit.ops.push(Op::Delete { key });
+            }
         }
         self.drop_blobs(object.metadata.uid.clone())
     }

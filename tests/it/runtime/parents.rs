@@ -48,7 +48,7 @@ async fn from_everywhere<T: Send + 'static>(
             0 => tasks.spawn(async move { tokio::task::block_in_place(start) }),
             1 => tasks.spawn_blocking(start),
             _ => tasks.spawn(async move {
-                tokio::task::block_in_place(|| std::thread::yield_now());
+                tokio::task::block_in_place(std::thread::yield_now);
                 tokio::task::block_in_place(start)
             }),
         };
