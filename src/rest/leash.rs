@@ -33,6 +33,8 @@ pub(super) enum Glance {
     Ceased,
     /// It is foreign.
     Foreign,
+    /// It is the caller's own record, by which its token opens nothing any more.
+    Ended,
 }
 
 /// The bounds of one caller's watch.
@@ -129,6 +131,10 @@ impl Leash {
         object: &Value,
         is_gone: bool,
     ) -> Result<Glance, Failure> {
+        if kind == Kind::Session && self.is_own(key) && (is_gone || !self.still_opens(object)) {
+            // Its own watch would tell the same in a moment.
+            return Ok(Glance::Ended);
+        }
         let sees = self.sees(kind, object).await?;
         let was_held =
             if sees && !is_gone { !self.held.insert(key.clone()) } else { self.held.remove(key) };
@@ -137,6 +143,19 @@ impl Leash {
             (false, true) => Glance::Ceased,
             (false, false) => Glance::Foreign,
         })
+    }
+
+    /// The same as [`opens`], of a record that is decoded already.
+    fn still_opens(&self, own: &Value) -> bool {
+        let uid = own.pointer("/metadata/uid").and_then(Value::as_str);
+        let run = own.pointer("/status/incarnation");
+        let tokens = own.pointer("/status/tokens").and_then(Value::as_array);
+        let is_good = |token: &Value| {
+            token["id"] == self.bearer.id.as_str()
+                && token.get("incarnation").is_none_or(|made_for| Some(made_for) == run)
+        };
+        uid == Some(self.bearer.caller.session.as_str())
+            && tokens.is_some_and(|tokens| tokens.iter().any(is_good))
     }
 
     async fn sees(&mut self, kind: Kind, object: &Value) -> Result<bool, Failure> {

@@ -297,6 +297,10 @@ impl Watcher {
                 self.plan_bookmark();
                 Err(None)
             }
+            Ok(Glance::Ended) => {
+                self.is_over = true;
+                Err(None)
+            }
             Ok(Glance::Ceased) => {
                 let was_match = match &mut self.tracked {
                     None => self.filter.matches(&object),
