@@ -1,7 +1,7 @@
 #!/bin/sh
 # Faults on purpose: what is left of a daemon that died, met a full or slow disk, or had bad agents.
 #
-#   scripts/chaos.sh [--tier 0|1|2] [--short] [--seed NUMBER]
+#   scripts/chaos.sh [--tier 0|1|2] [--short] [--seed NUMBER] [--only memory|machine]
 #
 # tier 0 (each commit)     25 kills under load, the short forms of D3, D4, C8, E2, J1
 # tier 1 (before a merge)  100 kills; an abort at each named failpoint in four lives (C2); store errors
@@ -18,23 +18,28 @@
 #                          threads that end (D7); floods (E3); a wall clock that jumps (I2, needs
 #                          libfaketime); a daemon that is stopped for 30 s (I3)
 #
+# --only memory: what needs no process, file or clock of the machine; --only machine: the rest. So the
+# two can run beside each other.
+#
 # What cannot run here says that it was skipped, and why. The seed is printed; the same one makes the
 # same calls and waits as long before each kill.
 set -eu
 
 usage() {
-    echo "usage: scripts/chaos.sh [--tier 0|1|2] [--short] [--seed NUMBER]" >&2
+    echo "usage: scripts/chaos.sh [--tier 0|1|2] [--short] [--seed NUMBER] [--only memory|machine]" >&2
     exit 64
 }
 
 tier=0
 seed=
 short=
+only=
 while [ $# -gt 0 ]; do
     case $1 in
         --tier) tier=${2:-}; shift ;;
         --short) short=1 ;;
         --seed) seed=${2:-}; shift ;;
+        --only) only=${2:-}; shift ;;
         *) usage ;;
     esac
     [ $# -gt 0 ] || usage
@@ -42,12 +47,26 @@ while [ $# -gt 0 ]; do
 done
 case $tier in [012]) ;; *) usage ;; esac
 case $seed in *[!0-9]*) usage ;; esac
+case $only in '' | memory | machine) ;; *) usage ;; esac
 
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
 part() { printf '\n== %s\n' "$*"; }
 skip() { printf '!! skipped: %s\n' "$*"; }
 it() { SPAWNLET_TIER=$tier SPAWNLET_SHORT=$short SPAWNLET_SEED=$seed cargo test --test it "$@" -- --nocapture --test-threads=1; }
+
+in_memory() {
+    part "In memory: A5, B1, B2, B3, B4, C4, C6, C9, E1, E5, E6, E9, G4"
+    SPAWNLET_TIER=$tier SPAWNLET_SEED=$seed cargo test --lib -- \
+        plan::sim admission::tests::bounds controller::tests::spawn controller::tests::cancels controller::tests::tree \
+        controller::tests::late controller::tests::clocks runtime::files \
+        random_work_meets_no_key_twice writers_with_stale_versions ignores_versions \
+        sqlite::tests::nth damaged_files fuzz mutated_lines escaped
+}
+if [ "$only" = memory ]; then
+    in_memory
+    exit 0
+fi
 
 points=
 if [ "$tier" != 0 ]; then
@@ -82,12 +101,7 @@ fi
 part "Mounts, devices and moved directories on a path (G4)"
 it mounts::
 
-part "In memory: A5, B1, B2, B3, B4, C4, C6, C9, E1, E5, E6, E9, G4"
-SPAWNLET_TIER=$tier SPAWNLET_SEED=$seed cargo test --lib -- \
-    plan::sim admission::tests::bounds controller::tests::spawn controller::tests::cancels controller::tests::tree \
-    controller::tests::late controller::tests::clocks runtime::files \
-    random_work_meets_no_key_twice writers_with_stale_versions ignores_versions \
-    sqlite::tests::nth damaged_files fuzz mutated_lines escaped
+[ "$only" = machine ] || in_memory
 
 small=
 cut=

@@ -9,7 +9,7 @@ use crate::fuzz::{drive, shape};
 #[test]
 fn fuzz_acp_line() {
     let seeds: Vec<Vec<u8>> = recorded().into_iter().map(String::into_bytes).collect();
-    drive("acp_line", &seeds, [20_000, 100_000, 2_000_000], &|input| {
+    drive("acp_line", &seeds, [20_000, 100_000, 1_000_000], &|input| {
         let mut options = options();
         options.permissions = crate::api::agent::Permissions::Ask;
         let mut bench = Bench::running(options);
