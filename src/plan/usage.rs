@@ -11,6 +11,10 @@
 
 use serde_json::{Map, Value, json};
 
+/// What a session may say that it has cost: more than anybody has, in any currency. A report above it
+/// makes no sense, and sums with it would have hundreds of digits.
+const COST_MAX: f64 = 1e12;
+
 /// The counts of a prompt's answer that are summed up.
 pub(super) const TOKEN_COUNTS: &[&str] = &[
     "totalTokens",
@@ -86,7 +90,7 @@ impl Meter {
             self.last_used = Some(used);
         }
         self.size = report.size.or(self.size);
-        if let Some(cost) = report.cost.filter(|cost| cost.is_finite() && *cost >= 0.0)
+        if let Some(cost) = report.cost.filter(|cost| (0.0..=COST_MAX).contains(cost))
             && (self.currency.is_none() || self.currency == report.currency)
         {
             let before = match self.last_cost {
@@ -182,6 +186,17 @@ mod tests {
         assert_eq!(unknown.take(tokens(750), false).tokens, 50);
         let mut known = Meter::of_record(Some(&json!({"context": {"used": 700, "size": 1000}})));
         assert_eq!(known.take(tokens(710), false).tokens, 10);
+    }
+
+    #[test]
+    fn a_cost_that_makes_no_sense_is_left_out() {
+        let mut meter = Meter::default();
+        for amount in [f64::NAN, f64::INFINITY, -1.0, 1e308, 1.0] {
+            assert_eq!(
+                meter.take(cost(amount, "USD"), true).cost,
+                f64::from(u8::from(amount == 1.0))
+            );
+        }
     }
 
     #[test]
