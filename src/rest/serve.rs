@@ -27,13 +27,17 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 const HEADER_BYTES_MAX: usize = 64 * 1024;
 /// How long running requests have after the shutdown was asked for.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// What an agent at the operator's socket gets: so many answers at a time, each with so long for the
+/// question. More are hung up on, so that none of them keeps an operator out.
+const AGENTS_AT_ONCE: usize = 16;
+const AGENT_HEADER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long nothing is accepted after accepting failed (usually: no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Who is at the other end of the socket, as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// Of the daemon's own user, and in no agent's tree: the operator, without a token.
+    /// Of the daemon's own user, and in no tree of any daemon: the operator, without a token.
     Operator,
     /// Another user, or one that cannot be proved: it has to have a token.
     Other,
@@ -79,9 +83,26 @@ impl Listener {
     }
 }
 
+/// Places for connections. Operators at the socket have their own, which nobody else can fill.
+struct Slots {
+    all: Arc<Semaphore>,
+    operators: Arc<Semaphore>,
+    agents: Arc<Semaphore>,
+}
+
+impl Slots {
+    /// Whose places the connections of a listener take before anybody knows who they are.
+    fn of(&self, listener: &Listener) -> &Arc<Semaphore> {
+        match listener {
+            Listener::Tcp(_) => &self.all,
+            Listener::Unix(..) => &self.operators,
+        }
+    }
+}
+
 /// Serves until `shutdown`, then lets running requests end for a few seconds. At most
-/// `connections_max` (`http.connections`) are open at a time over all listeners; more wait in the
-/// kernel's queue.
+/// `connections_max` (`http.connections`) are open at a time, and as many of operators at the socket;
+/// more wait in the kernel's queue. Others at the socket are hung up on if there is no place.
 ///
 /// Streams (watches, followed logs) must end by the same token, else they are cut off.
 /// A listener that cannot accept is tried again and logged.
@@ -91,7 +112,11 @@ pub async fn serve(
     connections_max: usize,
     shutdown: CancellationToken,
 ) {
-    let slots = Arc::new(Semaphore::new(connections_max));
+    let slots = Arc::new(Slots {
+        all: Arc::new(Semaphore::new(connections_max)),
+        operators: Arc::new(Semaphore::new(connections_max)),
+        agents: Arc::new(Semaphore::new(AGENTS_AT_ONCE)),
+    });
     let mut servers = JoinSet::new();
     for listener in listeners {
         let (router, slots, shutdown) = (router.clone(), Arc::clone(&slots), shutdown.clone());
@@ -107,7 +132,7 @@ pub async fn serve(
 async fn accept_all(
     listener: Listener,
     router: Router,
-    slots: Arc<Semaphore>,
+    slots: Arc<Slots>,
     shutdown: CancellationToken,
 ) {
     let mut connections = JoinSet::new();
@@ -117,9 +142,9 @@ async fn accept_all(
             biased;
             () = shutdown.cancelled() => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            next = next_connection(&listener, &slots) => match next {
+            next = next_connection(&listener, slots.of(&listener)) => match next {
                 Ok(Some((accepted, slot))) => {
-                    connect(&mut connections, accepted, slot, &router, &shutdown);
+                    connect(&mut connections, accepted, (slot, &slots), &router, &shutdown);
                 }
                 Ok(None) => break,
                 Err(error) => {
@@ -148,22 +173,38 @@ async fn next_connection(
 fn connect(
     connections: &mut JoinSet<()>,
     accepted: Accepted,
-    slot: OwnedSemaphorePermit,
+    (slot, slots): (OwnedSemaphorePermit, &Slots),
     router: &Router,
     shutdown: &CancellationToken,
 ) {
     let (router, shutdown) = (router.clone(), shutdown.clone());
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(HEADER_BYTES_MAX);
     match accepted {
-        Accepted::Tcp(stream) => connections.spawn(converse(stream, slot, router, shutdown)),
-        Accepted::Unix(stream, peer) => {
-            let router = match peer {
-                Peer::Operator => router.layer(Extension(AtSocket)),
-                Peer::Other => router,
-                Peer::Agent => Router::new().fallback(not_for_agents),
-            };
-            connections.spawn(converse(stream, slot, router, shutdown))
+        Accepted::Tcp(stream) => {
+            connections.spawn(converse(stream, slot, router, http, shutdown));
         }
-    };
+        Accepted::Unix(stream, Peer::Operator) => {
+            let router = router.layer(Extension(AtSocket));
+            connections.spawn(converse(stream, slot, router, http, shutdown));
+        }
+        Accepted::Unix(stream, Peer::Other) => {
+            drop(slot);
+            if let Ok(slot) = Arc::clone(&slots.all).try_acquire_owned() {
+                connections.spawn(converse(stream, slot, router, http, shutdown));
+            }
+        }
+        Accepted::Unix(stream, Peer::Agent) => {
+            drop(slot);
+            if let Ok(slot) = Arc::clone(&slots.agents).try_acquire_owned() {
+                http.header_read_timeout(AGENT_HEADER_TIMEOUT).keep_alive(false);
+                let router = Router::new().fallback(not_for_agents);
+                connections.spawn(converse(stream, slot, router, http, shutdown));
+            }
+        }
+    }
 }
 
 /// What an agent is answered at the operator's socket, with any token.
@@ -178,15 +219,12 @@ async fn converse<S>(
     stream: S,
     slot: OwnedSemaphorePermit,
     router: Router,
+    http: http1::Builder,
     shutdown: CancellationToken,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .max_buf_size(HEADER_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     tokio::pin!(connection);
     // Both branches are cancel-safe: the connection is pinned outside and polled on.
     let ended = tokio::select! {

@@ -1,12 +1,17 @@
-//! Whether a process is inside an agent's tree: asked of whoever connects to the daemon's socket,
-//! which is for operators.
+//! Who connects to the daemon's socket, which is for operators: asked of the kernel, not of the peer.
 //!
-//! Two signs, each enough: it descends from this daemon (a shim is the subreaper of its tree, and the
-//! daemon of its shims, so nobody leaves by letting the parent die), or it or one of its ancestors
-//! carries the store's mark. What cannot be found out of the process itself counts as inside.
+//! An agent of this daemon is known by its descent (a shim is the subreaper of its tree, and the daemon
+//! of its shims, so nobody leaves by letting the parent die) or by the store's mark. What it cannot
+//! shed, whatever dies and whatever it scrubs, is that every shim gives up new privileges for its whole
+//! tree (prctl(2), PR_SET_NO_NEW_PRIVS): so nobody is the operator by who it is that has done so. That
+//! holds for agents of other daemons of the same user too. What cannot be found out counts against
+//! the peer.
 //!
 //! Whoever is to be the operator without a token is proved besides to be the process that connected:
 //! a number alone could have been given to an innocent one while the connection waited.
+//!
+//! Cheap, as agents may connect as often as they like: at most [`ANCESTORS_MAX`] lines and one
+//! environment are read.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -42,14 +47,21 @@ impl Peer {
     /// ([`super::Options::instance_prefix`]).
     #[must_use]
     pub fn is_inside_a_tree(&self, prefix: &str) -> bool {
-        is_inside_a_tree(self.pid, prefix)
+        // An environment that cannot be read is another user's, or of who has gone: no operator.
+        descends_from_here(self.pid)
+            || proc::instance(self.pid)
+                .map_or(true, |mark| mark.is_some_and(|mark| is_of_store(&mark, prefix)))
     }
 
-    /// Whether it runs as the user of this process, and lives: so all that was found out by its
-    /// number is true of it. Where the kernel cannot tell (before Linux 6.5) it is not.
+    /// Whether it runs as the user of this process, in no daemon's tree, and lives: so all that was
+    /// found out by its number is true of it. Where the kernel cannot tell (before Linux 6.5) it is not.
     #[must_use]
     pub fn is_proven_own_user(&self) -> bool {
         let Some(held) = &self.held else { return false };
+        let is_marked = proc::instance(self.pid).map_or(true, |mark| mark.is_some());
+        if is_marked || proc::has_no_new_privileges(self.pid) != Some(false) {
+            return false;
+        }
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         // Readable once it has exited (pidfd_open(2)).
         let exited = poll(&mut [PollFd::new(held, PollFlags::IN)], Some(&now));
@@ -57,22 +69,11 @@ impl Peer {
     }
 }
 
-/// Whether a process is inside a tree of the store with this prefix of marks
-/// ([`super::Options::instance_prefix`]).
-fn is_inside_a_tree(pid: u32, prefix: &str) -> bool {
+/// Whether this process is an ancestor of another one.
+fn descends_from_here(pid: u32) -> bool {
     let me = std::process::id();
     let mut at = pid;
     for _ in 0..ANCESTORS_MAX {
-        let is_marked =
-            proc::instance(at).map(|mark| mark.is_some_and(|mark| is_of_store(&mark, prefix)));
-        let is_it = at == pid;
-        match is_marked {
-            Ok(true) => return true,
-            Ok(false) => {}
-            // An ancestor may be another user's: a login, a terminal's server.
-            Err(_) if is_it => return true,
-            Err(_) => {}
-        }
         let Some(stat) = proc::stat(at) else { return true };
         if stat.parent == me {
             return true;

@@ -157,6 +157,14 @@ fn read_environ(pid: u32) -> io::Result<Vec<u8>> {
     Ok(environ)
 }
 
+/// Whether a process has given up, for itself and all that it will ever start, to gain privileges
+/// (`NoNewPrivs` of proc_pid_status(5)); none if the kernel does not say.
+pub(super) fn has_no_new_privileges(pid: u32) -> Option<bool> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("NoNewPrivs:"))?;
+    Some(line.trim() != "0")
+}
+
 /// Whether a process has an environment without PATH, as no login, service or agent of ours starts
 /// any: it was emptied. Threads of the kernel have no command line either, and are none.
 pub(super) fn has_bare_environment(pid: u32) -> bool {
