@@ -36,11 +36,13 @@ pub const fn is_raw(character: char) -> bool {
         '\u{2066}'..='\u{2069}' => true,
         // Line and paragraph separators: a line of ours could be forged with them.
         '\u{2028}' | '\u{2029}' => true,
-        // Without a width: soft hyphen, joiners, fillers, the byte order mark, annotations.
+        // Without a width: soft hyphen, joiners, fillers, the byte order mark, annotations, and the
+        // controls of hieroglyphs, shorthand and musical notation.
         '\u{ad}' | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' => true,
         '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}' => true,
         '\u{206a}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' => true,
-        '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' => true,
+        '\u{fff0}'..='\u{fffb}' | '\u{13430}'..='\u{1343f}' | '\u{16fe4}' | '\u{1d159}' => true,
+        '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' => true,
         // Variation selectors and tags: invisible, and enough of them for any text.
         '\u{fe00}'..='\u{fe0f}' | '\u{e0000}'..='\u{e0fff}' => true,
         _ => false,

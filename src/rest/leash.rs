@@ -1,4 +1,4 @@
-//! What a watch of a caller may tell, and for how long.
+//! What a watch of a caller may tell, and for how long; transcripts that are followed end by the same.
 //!
 //! A caller's children change while it watches. Whether a change is the caller's to see is judged for
 //! each change, before any selector: a session by its own lineage, a turn or a request by the session
@@ -33,7 +33,7 @@ pub(super) enum Glance {
     Ceased,
     /// It is foreign.
     Foreign,
-    /// It is the caller's own record, by which its token opens nothing any more.
+    /// It is the caller's own record, and its token opens nothing any more.
     Ended,
 }
 
@@ -131,7 +131,11 @@ impl Leash {
         object: &Value,
         is_gone: bool,
     ) -> Result<Glance, Failure> {
-        if kind == Kind::Session && self.is_own(key) && (is_gone || !self.still_opens(object)) {
+        if kind == Kind::Session
+            && self.is_own(key)
+            && (is_gone || !self.still_opens(object))
+            && !self.opens_now().await?
+        {
             // Its own watch would tell the same in a moment.
             return Ok(Glance::Ended);
         }
@@ -143,6 +147,15 @@ impl Leash {
             (false, true) => Glance::Ceased,
             (false, false) => Glance::Foreign,
         })
+    }
+
+    /// Whether the token is good by the record as it is now. A watch from an older revision is told
+    /// of records that do not know the token yet, also of a former session of the same name.
+    async fn opens_now(&self) -> Result<bool, Failure> {
+        let caller = &self.bearer.caller;
+        let key = keys::record(Kind::Session, &caller.namespace, &caller.name);
+        let record = self.store.get(&key).await?;
+        Ok(record.is_some_and(|record| opens(&self.bearer, &record.key, &record.value)))
     }
 
     /// The same as [`opens`], of a record that is decoded already.
@@ -186,6 +199,18 @@ impl Leash {
         }
         // A child that is gone: the end of what it owned is still to be told.
         Ok(self.children.contains(&session))
+    }
+}
+
+/// Ends when what a caller was opened has to; never, if it is an operator's.
+///
+/// # Cancel safety
+///
+/// Nothing is lost if the future is dropped.
+pub(super) async fn ended(leash: &mut Option<Leash>) {
+    match leash {
+        Some(leash) => leash.ended().await,
+        None => std::future::pending().await,
     }
 }
 

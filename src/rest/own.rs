@@ -20,7 +20,7 @@ use super::status::Failure;
 use super::write::{answer, options, parse};
 use super::{State, body};
 use crate::admission::spawn::{NotSpawned, SpawnRefusal, SpawnRequest};
-use crate::admission::{Admitted, Bearer, Outcome, Writer};
+use crate::admission::{Admitted, Bearer, Outcome, Propagation, Writer};
 use crate::api::{Code, Kind, Name, Namespace};
 use crate::rest::view::View;
 
@@ -100,6 +100,22 @@ pub(super) async fn owned(
         return Err(Failure::not_found(item.resource, &item.name));
     }
     Ok(Owned { namespace: Namespace::new(part("namespace")), name: Name::new(part("name")), uid })
+}
+
+/// A caller's deletion takes what is below along: what is let go would be a root of its own, outside
+/// the bounds and the lifetime of the caller's tree. An operator may let it go.
+///
+/// # Errors
+///
+/// 403 if children are to stay.
+pub(super) fn expect_no_orphans(propagation: Propagation) -> Result<(), Failure> {
+    if propagation != Propagation::Orphan {
+        return Ok(());
+    }
+    let code = Code::SpawnPermissionDenied;
+    let why = "propagationPolicy Orphan: a caller's children end with it, and theirs with them; \
+               expected Foreground or Background";
+    Err(Failure::forbidden(format!("{code}: {why}")).because(code, why))
 }
 
 /// Moves the desired state of a child, or of a child's turn, on.

@@ -3,6 +3,7 @@
 //! Following waits for the length that the controller publishes (`ports::Live::transcript`) and for
 //! changes of records; nothing polls. A turn's transcript is complete once its record says that it
 //! ended. What the controller owes: its sender is there before the turn's record leaves `Pending`.
+//! What a caller reads ends with its token.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::watch;
 
+use super::leash::{Leash, ended};
 use super::query::Query;
 use super::read::{find, object_at, object_of, pointed};
 use super::render::{Format, Renderer};
@@ -73,6 +75,7 @@ pub(super) async fn transcript(
     let record = find(state, sight, item, Kind::Session).await?;
     let session = object_of(&record)?;
     let uid = uid_of(&session);
+    let leash = Leash::of(state, sight).await?;
     let mut stream = Transcripts {
         state: Arc::clone(state),
         format,
@@ -95,9 +98,14 @@ pub(super) async fn transcript(
             });
         }
     }
-    let chunks = futures::stream::unfold(stream, |mut stream| async move {
-        let chunk = stream.next().await?;
-        Some((chunk, stream))
+    let chunks = futures::stream::unfold((stream, leash), |(mut stream, mut leash)| async move {
+        // A stream that is over is not asked again, so what it had begun may be dropped.
+        let chunk = tokio::select! {
+            biased;
+            () = ended(&mut leash) => stream.cut(),
+            chunk = stream.next() => chunk,
+        };
+        chunk.map(|chunk| (chunk, (stream, leash)))
     });
     let mut response = Response::new(Body::from_stream(chunks));
     response
@@ -251,6 +259,14 @@ impl Transcripts {
                 },
             }
         }
+    }
+
+    /// The end of a stream whose reader may read no more: as a watch ends, if it is followed; what
+    /// would else look whole is cut off.
+    fn cut(&mut self) -> Option<Result<Bytes, Failed>> {
+        let was_over = std::mem::replace(&mut self.is_over, true);
+        let why = "the token opens nothing any more";
+        (!was_over && !self.is_followed).then(|| Err(Failed(why.to_owned())))
     }
 
     /// A stream that cannot go on is cut off, so that the client sees that it is not whole.

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::Sleep;
 
-use super::leash::{Glance, Leash, due, stub};
+use super::leash::{Glance, Leash, due, ended, stub};
 use super::query::Query;
 use super::read::{object_at, object_of, prefix_of};
 use super::resource::Resource;
@@ -453,14 +453,6 @@ impl Watcher {
     fn fail(&mut self, failure: &Failure) -> Bytes {
         self.is_over = true;
         line(&json!({"type": "ERROR", "object": failure.to_value()}))
-    }
-}
-
-/// Ends when a caller's watch has to; never, if it is an operator's.
-async fn ended(leash: &mut Option<Leash>) {
-    match leash {
-        Some(leash) => leash.ended().await,
-        None => std::future::pending().await,
     }
 }
 

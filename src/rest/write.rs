@@ -122,6 +122,7 @@ async fn delete(
         let own::Owned { namespace, name, uid } = own::owned(state, sight, item, kind).await?;
         options.uid.get_or_insert(Uid::new(uid));
         options.by_parent = true;
+        own::expect_no_orphans(options.propagation)?;
         (namespace, name)
     };
     let gone = state.admission.delete(kind, &namespace, &name, &options).await?;
@@ -230,6 +231,8 @@ pub(super) fn warning_header(text: &str) -> String {
 #[serde(rename_all = "camelCase", default)]
 struct DeleteBody {
     propagation_policy: Option<String>,
+    /// Older clients say so what `propagationPolicy` says.
+    orphan_dependents: Option<bool>,
     preconditions: Option<Preconditions>,
     dry_run: Option<Vec<String>>,
 }
@@ -245,7 +248,17 @@ impl DeleteBody {
     /// With what the query says, where the body says nothing.
     fn options(self, query: &Query) -> Result<DeleteOptions, Failure> {
         let policy = self.propagation_policy.as_deref().or_else(|| query.get("propagationPolicy"));
+        let is_orphaning = match self.orphan_dependents {
+            Some(is_orphaning) => is_orphaning,
+            None => query.bool("orphanDependents")?,
+        };
         let propagation = match policy {
+            None | Some("") if is_orphaning => Propagation::Orphan,
+            Some(policy) if is_orphaning && policy != "Orphan" => {
+                return Err(Failure::bad_request(format!(
+                    "propagationPolicy {policy:?} and orphanDependents: expected one of them"
+                )));
+            }
             None | Some("" | "Foreground") => Propagation::Foreground,
             Some("Background") => Propagation::Background,
             Some("Orphan") => Propagation::Orphan,

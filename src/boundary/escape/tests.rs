@@ -20,6 +20,7 @@ fn what_opens_closes_or_hides_is_written_out() {
         ("\u{1b}[31m\r\0", "&#x1B;[31m&#xD;&#x0;"),
         ("a\u{202e}b\u{200b}c\u{feff}", "a&#x202E;b&#x200B;c&#xFEFF;"),
         ("\u{e0041}", "&#xE0041;"),
+        ("\u{13430}\u{1343f}\u{16fe4}\u{1d159}", "&#x13430;&#x1343F;&#x16FE4;&#x1D159;"),
     ] {
         assert_eq!(escape(text, 1000), expected);
         assert_eq!(unescape(expected).unwrap(), text);

@@ -209,6 +209,56 @@ async fn a_caller_ends_its_children_and_their_turns_and_says_so() {
     assert_eq!(gone.code, 200, "{gone}");
 }
 
+#[tokio::test]
+async fn a_caller_lets_nothing_go_from_its_tree() {
+    let (api, token) = caller().await;
+    let spec = json!({"agent": "echo", "ttl": "1m", "delegation": {"enabled": true}});
+    let child = api.spawn(&token, "k", spec).await.json();
+    let path = format!("{SESSIONS}/{}", child["metadata"]["name"].as_str().unwrap());
+    let orphan = json!({"propagationPolicy": "Orphan"});
+    let head = api.store.head().await.unwrap();
+    for (query, body) in [
+        ("", orphan.clone()),
+        ("", json!({"propagationPolicy": "Orphan", "dryRun": ["All"]})),
+        ("", json!({"orphanDependents": true})),
+        ("?propagationPolicy=Orphan", json!({})),
+        ("?orphanDependents=true", json!({})),
+    ] {
+        let refused = api.write(&token, "DELETE", &format!("{path}{query}"), body.clone()).await;
+        assert_eq!(refused.code, 403, "{query} {body}: {refused}");
+        let told = refused.json();
+        assert_eq!(told["details"]["causes"][0]["reason"], "SPAWN_PERMISSION_DENIED", "{refused}");
+        assert!(told["message"].as_str().unwrap().contains("children end with it"), "{refused}");
+    }
+    // Nor does it cut the link by hand.
+    for body in [
+        json!({"metadata": {"ownerReferences": null}, "spec": {"desiredState": "deleted"}}),
+        json!({"metadata": {"finalizers": []}, "spec": {"desiredState": "deleted"}}),
+        json!({"metadata": {"annotations": {"spawnlet.dev/deletion-propagation": "Orphan"}},
+               "spec": {"desiredState": "deleted"}}),
+        json!({"status": {"lineage": null}, "spec": {"desiredState": "deleted"}}),
+    ] {
+        assert_eq!(api.write(&token, "PATCH", &path, body.clone()).await.code, 403, "{body}");
+    }
+    assert_eq!(api.store.head().await.unwrap(), head, "something was written");
+    // What is foreign stays missing, and both words at once are none.
+    api.put(Kind::Session, session("other", "Idle", json!({}))).await;
+    let other = format!("{SESSIONS}/other");
+    assert_eq!(api.write(&token, "DELETE", &other, orphan.clone()).await.code, 404);
+    let both = json!({"propagationPolicy": "Foreground", "orphanDependents": true});
+    assert_eq!(api.write(TOKEN, "DELETE", &path, both).await.code, 400);
+    // An operator may, and the caller may end its child.
+    let dry = json!({"orphanDependents": true, "dryRun": ["All"]});
+    for body in [dry, orphan] {
+        let taken = api.write(TOKEN, "DELETE", &path, body).await;
+        assert_eq!(taken.code, 200, "{taken}");
+        let annotations = &taken.json()["metadata"]["annotations"];
+        assert_eq!(annotations["spawnlet.dev/deletion-propagation"], "Orphan", "{taken}");
+    }
+    let body = json!({"propagationPolicy": "Background"});
+    assert_eq!(api.write(&token, "DELETE", &path, body).await.code, 200);
+}
+
 /// F6 over REST: whatever a verb is, what is foreign is answered as what was never there.
 #[tokio::test]
 async fn no_verb_tells_a_foreign_object_from_a_missing_one() {

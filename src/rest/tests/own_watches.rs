@@ -4,7 +4,7 @@ use super::tokens::{SESSIONS, api, family};
 use super::*;
 
 impl Fixture {
-    async fn watch_by(&self, token: &str, path: &str) -> Lines {
+    pub(super) async fn watch_by(&self, token: &str, path: &str) -> Lines {
         let authorization = format!("Bearer {token}");
         let headers = [("authorization", authorization.as_str())];
         Lines::of(self.open("GET", path, &headers, Body::empty()).await)
@@ -177,6 +177,40 @@ async fn a_callers_watch_ends_with_its_token_and_with_its_session() {
         }
         assert_eq!(lines.next().await, None);
     }
+}
+
+#[tokio::test]
+async fn a_callers_watch_with_a_new_token_goes_on_from_before_the_token_was_made() {
+    let api = api().await;
+    let former = api.token("me", json!({"cwd": "/srv"})).await.json();
+    let list = api.by(TOKEN, "GET", SESSIONS).await.json();
+    let rev = list["metadata"]["resourceVersion"].as_str().unwrap();
+    let labels = json!({"metadata": {"labels": {"a": "b"}}}).to_string();
+    let media = [("content-type", "application/merge-patch+json")];
+    let path = format!("{SESSIONS}/me");
+    assert_eq!(api.send("PATCH", &path, &media, labels).await.code, 200);
+    let made = api.token("me", json!({})).await.json();
+    let id = |token: &Value| format!("{path}/token/{}", token["id"].as_str().unwrap());
+    assert_eq!(api.by(TOKEN, "DELETE", &id(&former)).await.code, 200);
+    let query = format!("{SESSIONS}?watch=1&resourceVersion={rev}");
+    let mut lines = api.watch_by(made["token"].as_str().unwrap(), &query).await;
+    // The labels, the new token, the end of the former one.
+    for _ in 0..3 {
+        expect(&mut lines, "MODIFIED", "me").await;
+    }
+    let me = api.own_uid().await;
+    api.add_child(&me, "late", json!({})).await;
+    expect(&mut lines, "ADDED", "late").await;
+    assert_eq!(api.by(TOKEN, "DELETE", &id(&made)).await.code, 200);
+    assert_eq!(lines.next().await, None);
+
+    // Nor is the end of a former session of that name its own.
+    let rev = api.store.head().await.unwrap();
+    api.remove(session_key("me")).await;
+    let made = api.token("me", json!({"cwd": "/srv"})).await.json();
+    let query = format!("{SESSIONS}?watch=1&resourceVersion={rev}");
+    let mut lines = api.watch_by(made["token"].as_str().unwrap(), &query).await;
+    expect(&mut lines, "ADDED", "me").await;
 }
 
 #[tokio::test]

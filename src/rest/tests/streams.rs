@@ -1,5 +1,6 @@
 //! Transcripts, logs, responses.
 
+use super::tokens::{SESSIONS, family};
 use super::*;
 use crate::store::Stream;
 
@@ -86,6 +87,46 @@ async fn a_followed_session_goes_on_with_later_turns_until_it_ends() {
     };
     let ((), line) = tokio::join!(end, lines.next());
     assert_eq!(line, None);
+}
+
+#[tokio::test]
+async fn what_a_caller_follows_ends_with_its_token() {
+    for path in ["transcript?follow=true", "logs?follow=true", "transcript?turn=next&follow=true"] {
+        let (api, token) = family().await;
+        let tokens = api.by(TOKEN, "GET", &format!("{SESSIONS}/me/token")).await.json();
+        let id = tokens["items"][0]["id"].as_str().unwrap().to_owned();
+        let length = api.append(&uid("next"), Stream::Transcript, &said("one\n")).await;
+        let (sender, receiver) = tokio::sync::watch::channel(length);
+        api.ports.transcripts.lock().unwrap().insert(Uid::new(uid("next")), receiver);
+        api.put(Kind::Turn, turn("next", "child", "Running")).await;
+        let path = format!("{SESSIONS}/child/{path}");
+        let mut lines = api.watch_by(&token, &path).await;
+        assert_eq!(lines.next().await.unwrap(), "one", "{path}");
+        let mut operator = api.watch_by(TOKEN, &path).await;
+        assert_eq!(operator.next().await.unwrap(), "one", "{path}");
+        let revoked = api.by(TOKEN, "DELETE", &format!("{SESSIONS}/me/token/{id}")).await;
+        assert_eq!(revoked.code, 200, "{revoked}");
+        // The turn goes on, for others.
+        let length = api.append(&uid("next"), Stream::Transcript, &said("secret\n")).await;
+        sender.send(length).unwrap();
+        assert_eq!(lines.next().await, None, "{path}");
+        assert_eq!(operator.next().await.unwrap(), "secret", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_caller_reads_whole_is_cut_off_with_its_token() {
+    let (api, token) = family().await;
+    api.append(&uid("mine"), Stream::Transcript, &said(&"x\n".repeat(100_000))).await;
+    let authorization = format!("Bearer {token}");
+    let headers = [("authorization", authorization.as_str())];
+    let path = format!("{SESSIONS}/child/transcript");
+    let mut body = api.open("GET", &path, &headers, Body::empty()).await.into_body();
+    let tokens = api.by(TOKEN, "GET", &format!("{SESSIONS}/me/token")).await.json();
+    let id = tokens["items"][0]["id"].as_str().unwrap();
+    api.by(TOKEN, "DELETE", &format!("{SESSIONS}/me/token/{id}")).await;
+    assert!(body.frame().await.unwrap().is_err());
+    assert!(body.frame().await.is_none());
 }
 
 #[tokio::test]
