@@ -7,6 +7,7 @@
 # written; no process is left. Ends with exit code 0 only if every step came out as it should.
 set -eu
 cd "$(dirname "$0")/.."
+echo 'Building spawnlet; the first time takes some minutes.' >&2
 # `cargo run` would build spawnlet alone.
-cargo build --locked --quiet --bins
+cargo build --locked --bins
 exec "${CARGO_TARGET_DIR:-target}/debug/spawnlet" demo "$@"

@@ -24,7 +24,7 @@ pub enum Refusal {
         name: Name,
     },
     /// The object is not in the state that the write is for.
-    #[error("Operation cannot be fulfilled on {} \"{name}\": {why}", resource(*kind))]
+    #[error("Operation cannot be fulfilled on {}{}: {why}", resource(*kind), quoted(name))]
     Conflict {
         /// Of which kind.
         kind: Kind,
@@ -34,7 +34,7 @@ pub enum Refusal {
         why: String,
     },
     /// Fields that the daemon cannot carry out, or a change that is not allowed.
-    #[error("{} \"{name}\" is invalid: {errors}", qualified(*kind))]
+    #[error("{}{} is invalid: {errors}", qualified(*kind), quoted(name))]
     Invalid {
         /// Of which kind.
         kind: Kind,
@@ -70,7 +70,7 @@ pub enum Refusal {
         source_path: String,
     },
     /// It is never allowed.
-    #[error("{} \"{name}\" is forbidden: {why}", resource(*kind))]
+    #[error("{}{} is forbidden: {why}", resource(*kind), quoted(name))]
     Forbidden {
         /// Of which kind.
         kind: Kind,
@@ -125,6 +125,11 @@ fn resource(kind: Kind) -> String {
             format!("{}.{GROUP}", kind.plural())
         }
     }
+}
+
+/// ` "name"`; nothing where the daemon would have made up the name.
+fn quoted(name: &Name) -> String {
+    if name.as_str().is_empty() { String::new() } else { format!(" \"{name}\"") }
 }
 
 /// `Session.spawnlet.dev`; core kinds have no group.
@@ -333,5 +338,17 @@ impl From<store::Error> for Refusal {
                 Self::Unavailable { why: error.to_string(), is_surely_not_applied: false }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_without_a_name_yet_is_told_without_one() {
+        let refused = |name: &str| Refusal::modified(Kind::Turn, &Name::from(name)).to_string();
+        assert!(refused("").starts_with("Operation cannot be fulfilled on turns.spawnlet.dev: "));
+        assert!(refused("t").contains("on turns.spawnlet.dev \"t\": "));
     }
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::Context;
 use super::client::item;
 use super::failure::Failure;
+use super::named::name_of;
 use super::output::text;
 use crate::api::Kind;
 use crate::api::permission::Decision;
@@ -38,6 +39,7 @@ impl Decide {
         };
         let mut first: Option<Failure> = None;
         for name in &self.names {
+            let name = name_of(Kind::PermissionRequest, name)?;
             let path = item(REQUEST, &context.namespace, name);
             let patch = json!({"spec": {"decision": decision}});
             match client.patch(&path, &patch).await {

@@ -12,9 +12,8 @@ use serde_json::{Value, json};
 use super::Context;
 use super::client::Client;
 use super::failure::Failure;
-use super::output::text;
+use super::output::{one_line, text};
 use crate::api::machine::{Guard, GuardState};
-use crate::rest::printable;
 
 /// Ask the daemon how it is, and which guards its machine has. Exit code 1 if something is wrong; a
 /// guard that is missing is told, and is no failure.
@@ -126,10 +125,10 @@ fn show(title: &str, guards: Vec<Guard>, out: &mut dyn Write) -> Result<(), Fail
             GuardState::Absent => "missing",
             GuardState::Unknown => "unknown",
         };
-        writeln!(out, "{mark:<12}{name:<14}{}", printable(&found))?;
+        writeln!(out, "{mark:<12}{name:<14}{}", one_line(&found))?;
         for (what, text) in [("lost", lost), ("hint", hint)] {
             if !text.is_empty() {
-                writeln!(out, "{:26}{what}: {}", "", printable(&text))?;
+                writeln!(out, "{:26}{what}: {}", "", one_line(&text))?;
             }
         }
     }
@@ -151,10 +150,10 @@ fn is_bad(condition: &Value) -> bool {
 fn said(condition: &Value) -> String {
     let message = text(condition, "/message");
     let separator = if message.is_empty() { "" } else { ": " };
-    format!(
+    one_line(&format!(
         "{}={} {}{separator}{message}",
         text(condition, "/type"),
         text(condition, "/status"),
         text(condition, "/reason"),
-    )
+    ))
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::Context;
 use super::client::{Client, item};
 use super::failure::Failure;
+use super::named::name_of;
 use super::output::text;
 use crate::api::{Dur, Kind};
 use crate::rest::resource::Resource;
@@ -31,8 +32,9 @@ impl Extend {
         if self.by.is_zero() {
             return Err(Failure::Usage("0s adds nothing; give a duration such as 10m".to_owned()));
         }
+        let name = name_of(Kind::Session, &self.session)?;
         let client = context.client()?;
-        let path = item(Resource::Records(Kind::Session), &context.namespace, &self.session);
+        let path = item(Resource::Records(Kind::Session), &context.namespace, name);
         let extended = self.extend(&client, &path).await?;
         let name = text(&extended, "/metadata/name");
         let ttl = text(&extended, "/spec/ttl");

@@ -5,6 +5,7 @@ use clap::{Args, ValueEnum};
 use super::Context;
 use super::client::{item, with_query};
 use super::failure::Failure;
+use super::named::name_of;
 use crate::api::Kind;
 use crate::rest::resource::Resource;
 
@@ -41,8 +42,10 @@ enum Form {
 
 impl Logs {
     pub(super) async fn run(self, context: &mut Context<'_>) -> Result<(), Failure> {
+        let name = name_of(Kind::Session, &self.session)?;
+        let turn = self.turn.as_deref().map(|turn| name_of(Kind::Turn, turn)).transpose()?;
         let client = context.client()?;
-        let session = item(Resource::Records(Kind::Session), &context.namespace, &self.session);
+        let session = item(Resource::Records(Kind::Session), &context.namespace, name);
         let path = if self.stderr {
             with_query(&format!("{session}/logs"), &[("stderr", "1")])
         } else {
@@ -52,7 +55,7 @@ impl Logs {
                 Form::Acp => "acp",
             };
             let query = [
-                ("turn", self.turn.as_deref().unwrap_or_default()),
+                ("turn", turn.unwrap_or_default()),
                 ("follow", if self.follow { "true" } else { "" }),
                 ("format", format),
             ];

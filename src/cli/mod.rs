@@ -28,6 +28,7 @@ mod get;
 pub mod login;
 mod logs;
 mod mcp_config;
+mod named;
 mod observe;
 mod output;
 mod prompt;

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use super::failure::Failure;
-use crate::rest::resource::Resource;
+use crate::rest::{printable, resource::Resource};
 
 /// Between two columns.
 const GAP: usize = 3;
@@ -84,6 +84,21 @@ pub(super) fn name_of(object: &Value, resource: Resource) -> String {
 /// The text at a pointer, empty if there is none.
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A text of elsewhere as part of a line: what would steer the terminal, begin a line or not be seen
+/// is escaped.
+pub(super) fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        let is_shown = !printable(character.encode_utf8(&mut [0; 4])).is_empty();
+        if is_shown && !character.is_control() {
+            line.push(character);
+        } else {
+            line.extend(character.escape_default());
+        }
+    }
+    line
 }
 
 /// Prints tables with one header, so that a watch's rows stand below the list's.
@@ -202,7 +217,7 @@ impl TablePrinter {
 fn cell_text(cell: Option<&Value>) -> String {
     match cell {
         None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text.clone(),
+        Some(Value::String(text)) => one_line(text),
         Some(other) => other.to_string(),
     }
 }
@@ -242,6 +257,15 @@ mod tests {
         let mut wide = TablePrinter::new(true, false);
         assert!(print(&mut wide, &table(rows)).starts_with("NAME       CWD   QUEUED\n"));
         assert_eq!(print(&mut TablePrinter::default(), &table(json!([]))), "");
+    }
+
+    #[test]
+    fn a_text_of_elsewhere_stays_in_its_line_and_steers_nothing() {
+        let shown = one_line("/é\u{1b}[31m\n\t\u{202e}x");
+        assert_eq!(shown, r"/é\u{1b}[31m\n\t\u{202e}x");
+        let rows = json!([{"cells": ["a\nb", "", 0]}]);
+        let text = print(&mut TablePrinter::default(), &table(rows));
+        assert_eq!(text, "NAME   QUEUED\na\\nb   0\n");
     }
 
     #[test]

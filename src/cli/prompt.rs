@@ -13,6 +13,7 @@ use super::Context;
 use super::client::{Client, collection, item, with_query};
 use super::failure::Failure;
 use super::get::eprint_line;
+use super::named::name_of;
 use super::observe::{Subject, until};
 use super::output::{Output, text};
 use super::waiting::{self, Stuck, Wait};
@@ -61,6 +62,8 @@ pub(super) struct Prompt {
 impl Prompt {
     pub(super) async fn run(self, context: &mut Context<'_>) -> Result<ExitCode, Failure> {
         let (session, words) = self.addressee()?;
+        let session = session.map(|given| name_of(Kind::Session, given)).transpose()?;
+        // Before anything is made: a session without its prompt would stay behind.
         let prompt = prompt_text(words)?;
         let client = context.client()?;
         let session = match session {
@@ -129,7 +132,7 @@ impl Prompt {
         if now.pointer("/status/finishedAt").is_some_and(Value::is_string) {
             return ending.await;
         }
-        Err(given_up(session, turn, &stuck))
+        Err(given_up(session, self.agent.is_some(), turn, &stuck))
     }
 
     /// The session, if one is named, and the words of the prompt.
@@ -168,15 +171,16 @@ impl Prompt {
     }
 }
 
-/// A turn that is left as it is.
-fn given_up(session: &str, turn: &str, stuck: &Stuck) -> Failure {
+/// A turn that is left as it is. `is_made`: its session was made for it.
+fn given_up(session: &str, is_made: bool, turn: &str, stuck: &Stuck) -> Failure {
+    let undo = if is_made { "delete session" } else { "cancel" };
     let then = if stuck.is_looping {
         "a change of the agent or the session, or the next prompt, tries again"
     } else {
         "once that is there the turn goes on by itself"
     };
     Failure::Failed(format!(
-        "turn/{turn} waits, and no time alone mends it: {}\nhint: {then}; `spawnlet cancel {session}` \
+        "turn/{turn} waits, and no time alone mends it: {}\nhint: {then}; `spawnlet {undo} {session}` \
          takes it back; with --wait this command waits on",
         stuck.why
     ))
@@ -184,7 +188,7 @@ fn given_up(session: &str, turn: &str, stuck: &Stuck) -> Failure {
 
 pub(super) fn prompt_text(words: Option<&str>) -> Result<String, Failure> {
     match words {
-        Some(words) if words != "-" => return Ok(words.to_owned()),
+        Some(words) if words != "-" => return not_empty(words.to_owned()),
         None if std::io::stdin().is_terminal() => {
             return Err(Failure::Usage(
                 "what? give the prompt as an argument or on standard input".to_owned(),
@@ -201,6 +205,15 @@ pub(super) fn prompt_text(words: Option<&str>) -> Result<String, Failure> {
         return Err(Failure::Data(format!(
             "the prompt is larger than the limit of {PROMPT_BYTES_MAX} bytes"
         )));
+    }
+    not_empty(prompt)
+}
+
+fn not_empty(prompt: String) -> Result<String, Failure> {
+    if prompt.trim().is_empty() {
+        return Err(Failure::Data(
+            "the prompt is empty: give it as an argument or on standard input".to_owned(),
+        ));
     }
     Ok(prompt)
 }
@@ -283,6 +296,17 @@ fn outcome(name: &str, turn: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_takes_a_stuck_turn_back_takes_back_all_that_the_prompt_made() {
+        let stuck = Stuck { why: "AgentNotFound".to_owned(), is_looping: false };
+        for (is_made, undo) in
+            [(true, "`spawnlet delete session s`"), (false, "`spawnlet cancel s`")]
+        {
+            let told = given_up("s", is_made, "t", &stuck).to_string();
+            assert!(told.contains(undo), "{told}");
+        }
+    }
 
     #[test]
     fn the_exit_code_tells_how_the_turn_ended() {

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::Context;
 use super::client::item;
 use super::failure::Failure;
+use super::named::name_of;
 use super::output::text;
 use crate::api::Kind;
 use crate::rest::resource::Resource;
@@ -22,6 +23,7 @@ impl Stop {
     pub(super) async fn run(self, context: &mut Context<'_>) -> Result<(), Failure> {
         let client = context.client()?;
         for session in &self.sessions {
+            let session = name_of(Kind::Session, session)?;
             let path = item(Resource::Records(Kind::Session), &context.namespace, session);
             let patch = json!({"spec": {"desiredState": "cancelled"}});
             let object = client.patch(&path, &patch).await?;

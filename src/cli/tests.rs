@@ -400,6 +400,56 @@ async fn logs_responses_reports_and_events_are_shown() {
 }
 
 #[tokio::test]
+async fn names_are_taken_as_they_are_printed() {
+    let daemon = Daemon::start().await;
+    let mut whole = session("s", "Idle", json!({}));
+    whole["spec"]["cwd"] = json!("/tmp");
+    daemon.api.put(Kind::Session, whole).await;
+    daemon.api.put(Kind::Turn, turn("t", "s", "Completed")).await;
+    daemon.api.append(&uid("t"), Stream::Response, b"raw").await;
+    assert_eq!(daemon.run(&["response", "turn/t"]).await, "raw");
+    assert_eq!(daemon.run(&["logs", "session/s", "--turn", "turn/t"]).await, "");
+    let made = daemon.run(&["prompt", "session/s", "hi", "--detach"]).await;
+    let one = made.trim_end();
+    assert_eq!(daemon.run(&["cancel", one]).await, format!("{one} is being cancelled\n"));
+    assert_eq!(daemon.run(&["cancel", one]).await, "no turn to cancel\n");
+    assert_eq!(daemon.run(&["cancel", "session/s"]).await, "no turn to cancel\n");
+    assert_eq!(daemon.run(&["stop", "session/s"]).await, "session/s is being stopped\n");
+    for (arguments, expected) in [
+        (&["prompt", "turn/t", "hi"][..], "session/NAME"),
+        (&["logs", "turn/t"], "session/NAME"),
+        (&["logs", "s", "--turn", "session/s"], "turn/NAME"),
+        (&["cancel", "agent/a"], "session/NAME"),
+        (&["cancel", "turn/t", "--keep-inbox"], "--keep-inbox"),
+        (&["stop", "turn/t"], "session/NAME"),
+        (&["extend", "turn/t", "1m"], "session/NAME"),
+        (&["response", "session/s"], "turn/NAME"),
+        (&["approve", "session/s"], "permissionrequest/NAME"),
+    ] {
+        let (code, message) = daemon.refused(arguments).await;
+        assert_eq!((code, message.contains(expected)), (2, true), "{arguments:?}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_prompt_makes_nothing() {
+    let daemon = Daemon::start().await;
+    let prompt = ["prompt", "--agent", "echo", "--cwd", "/tmp", " \n"];
+    let (code, message) = daemon.refused(&prompt).await;
+    assert_eq!((code, message.contains("the prompt is empty")), (65, true), "{message}");
+    assert_eq!(daemon.run(&["get", "se", "-o", "name"]).await, "");
+}
+
+#[test]
+fn the_help_of_get_names_every_kind() {
+    let mut cli = Cli::command();
+    let help = cli.find_subcommand_mut("get").unwrap().render_long_help().to_string();
+    for resource in crate::rest::resource::Resource::ALL {
+        assert!(help.contains(resource.plural()), "{} in {help}", resource.plural());
+    }
+}
+
+#[tokio::test]
 async fn waiting_ends_with_the_goal_the_time_or_the_object() {
     let daemon = Daemon::start().await;
     daemon.api.put(Kind::Session, session("s", "Idle", json!({}))).await;

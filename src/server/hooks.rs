@@ -109,7 +109,7 @@ impl RuntimeLauncher {
     /// Runs a program: the input on its standard input, its standard output as the answer.
     async fn run_hook(&self, hook: &Hook, input: &Value) -> Result<Vec<u8>, String> {
         let spec = self.hook_spec(hook)?;
-        self.run_program(&hook.command, spec, &input.to_string(), hook.timeout).await
+        self.run_program(Some(&hook.command), spec, &input.to_string(), hook.timeout).await
     }
 
     fn hook_spec(&self, hook: &Hook) -> Result<LaunchSpec, String> {

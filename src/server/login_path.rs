@@ -116,7 +116,8 @@ impl RuntimeLauncher {
             instance: self.runtime().new_instance(),
             sandbox: None,
         };
-        let answer = self.run_program("login shell", spec, "", SHELL_MAX).await.map_err(said)?;
+        // What a profile writes to standard error may be a secret of its owner: it is not logged.
+        let answer = self.run_program(None, spec, "", SHELL_MAX).await.map_err(said)?;
         let service = std::env::var_os("PATH");
         login_path::directories(&answer, service.as_deref())
             .map_err(|error| said(error.to_string()))

@@ -2,6 +2,7 @@
 //! runs as an agent does, under a shim: within its time limit, and then its whole tree is killed.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::mpsc;
 
 use super::launcher::RuntimeLauncher;
 use crate::api::Dur;
@@ -15,14 +16,14 @@ const STDERR_BYTES_MAX: usize = 2 * 1024;
 
 impl RuntimeLauncher {
     /// Runs a program with `input` on its standard input; its standard output is the answer. `what`
-    /// names it in the log.
+    /// names it in the log, where its standard error is put; without it that is thrown away.
     ///
     /// # Errors
     ///
     /// It did not start, end well, or end in time, or it answered too much; in a sentence.
     pub(super) async fn run_program(
         &self,
-        what: &str,
+        what: Option<&str>,
         spec: LaunchSpec,
         input: &str,
         limit: Dur,
@@ -32,7 +33,7 @@ impl RuntimeLauncher {
             .spawn(spec)
             .await
             .map_err(|error| format!("it did not start: {error}"))?;
-        let (Some(mut stdin), Some(stdout), Some(stderr), Some(mut events)) =
+        let (Some(mut stdin), Some(stdout), Some(stderr), Some(events)) =
             (process.take_stdin(), process.take_stdout(), process.take_stderr(), process.events())
         else {
             return Err("it has no pipes (a defect)".to_owned());
@@ -43,48 +44,57 @@ impl RuntimeLauncher {
                 // A program need not read what it is told.
                 let _ = stdin.write_all(input.as_bytes()).await;
                 drop(stdin);
+                Ok(())
             };
-            let (mut answer, mut complaint) = (Vec::new(), Vec::new());
-            let mut out = stdout.take(ANSWER_BYTES_MAX as u64 + 1);
-            let mut err = stderr.take(STDERR_BYTES_MAX as u64);
-            let exit = async {
-                loop {
-                    match events.recv().await {
-                        Some(ProcessEvent::Exited(exit)) => return Ok(exit),
-                        Some(ProcessEvent::ExecFailed { errno, .. }) => {
-                            return Err(std::io::Error::from_raw_os_error(errno).to_string());
-                        }
-                        Some(ProcessEvent::Started { .. }) => {}
-                        Some(ProcessEvent::ShimGone | ProcessEvent::TreeEmpty) | None => {
-                            return Err("its process is gone".to_owned());
-                        }
-                    }
+            let answer = async move {
+                let mut answer = Vec::new();
+                // What cannot be read of it is not there.
+                let _ = stdout.take(ANSWER_BYTES_MAX as u64 + 1).read_to_end(&mut answer).await;
+                if answer.len() > ANSWER_BYTES_MAX {
+                    // At once: nobody reads on, so it would write until its time is over.
+                    return Err(format!("it answered more than {ANSWER_BYTES_MAX} bytes"));
                 }
+                Ok(answer)
             };
-            let (_, _, _, exit) = tokio::join!(
-                write,
-                out.read_to_end(&mut answer),
-                err.read_to_end(&mut complaint),
-                exit
-            );
-            (answer, complaint, exit)
+            let complaint = async move {
+                let mut complaint = Vec::new();
+                let mut err = stderr.take(STDERR_BYTES_MAX as u64);
+                let _ = err.read_to_end(&mut complaint).await;
+                // The rest is thrown away, so that it need not wait for room in the pipe.
+                let _ = tokio::io::copy(&mut err.into_inner(), &mut tokio::io::sink()).await;
+                Ok(complaint)
+            };
+            tokio::try_join!(write, answer, complaint, exit_of(events))
         };
         let ended = tokio::time::timeout(limit.get(), talk).await;
         // Whatever it left behind goes too; so it does if nobody waits for this any more.
         process.kill_tree();
-        let Ok((answer, complaint, exit)) = ended else {
-            return Err(format!("it took longer than {limit}"));
-        };
-        if !complaint.is_empty() {
+        let ended = ended.map_err(|_| format!("it took longer than {limit}"))?;
+        let ((), answer, complaint, exit) = ended?;
+        if let Some(what) = what
+            && !complaint.is_empty()
+        {
             let said = String::from_utf8_lossy(&complaint);
             tracing::info!(command = what, %said, "the standard error of a program");
         }
-        match exit? {
-            AgentExit::Code(0) if answer.len() > ANSWER_BYTES_MAX => {
-                Err(format!("it answered more than {ANSWER_BYTES_MAX} bytes"))
-            }
+        match exit {
             AgentExit::Code(0) => Ok(answer),
             other => Err(format!("it ended with {other}")),
+        }
+    }
+}
+
+async fn exit_of(mut events: mpsc::Receiver<ProcessEvent>) -> Result<AgentExit, String> {
+    loop {
+        match events.recv().await {
+            Some(ProcessEvent::Exited(exit)) => return Ok(exit),
+            Some(ProcessEvent::ExecFailed { errno, .. }) => {
+                return Err(std::io::Error::from_raw_os_error(errno).to_string());
+            }
+            Some(ProcessEvent::Started { .. }) => {}
+            Some(ProcessEvent::ShimGone | ProcessEvent::TreeEmpty) | None => {
+                return Err("its process is gone".to_owned());
+            }
         }
     }
 }

@@ -171,7 +171,7 @@ fn the_example_of_two_files_is_answered_by_the_example_agent() {
         std::fs::write(home.path("manifests").join(name), text).unwrap();
     }
     let daemon = home.serve(&[]);
-    let turn = daemon.ended("hello-1");
+    let turn = daemon.ended("first-1");
     assert_eq!(turn["status"]["phase"], "Completed", "{turn:#}");
-    assert!(daemon.response("hello-1").contains("Hello from a YAML file."));
+    assert!(daemon.response("first-1").contains("Hello from a YAML file."));
 }
