@@ -10,7 +10,7 @@
 //! Whoever is to be the operator without a token is proved besides to be the process that connected:
 //! a number alone could have been given to an innocent one while the connection waited.
 //!
-//! Cheap, as agents may connect as often as they like: at most [`ANCESTORS_MAX`] lines and one
+//! Cheap, as agents may connect as often as they like: at most `ANCESTORS_MAX` lines and one
 //! environment are read.
 
 use std::os::fd::{AsFd, OwnedFd};
