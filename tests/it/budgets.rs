@@ -5,15 +5,15 @@ use serde_json::{Value, json};
 use crate::harness::Daemon;
 
 /// A directive: the agent reports tokens in its context, and what its session has cost.
-fn usage(used: u64, cost: f64) -> String {
+pub(crate) fn usage(used: u64, cost: f64) -> String {
     let update = json!({"sessionUpdate": "usage_update", "used": used, "size": 200_000,
         "cost": {"amount": cost, "currency": "USD"}});
     format!("[[update:{update}]]")
 }
 
+/// Judges a turn that is over.
 #[track_caller]
-fn is_out_of_budget(daemon: &Daemon, turn: &str, words: &str) {
-    let turn = daemon.ended(turn);
+pub(crate) fn is_out_of_budget(turn: &Value, words: &str) {
     assert_eq!(turn["status"]["phase"], "Expired", "{turn:#}");
     assert_eq!(turn["status"]["code"], "TURN_BUDGET_EXHAUSTED", "{turn:#}");
     assert_eq!(turn["status"]["cancel"]["by"], "Budget");
@@ -39,7 +39,7 @@ fn a_turn_over_its_budget_is_cancelled_and_its_session_takes_the_next() {
         ("cost", "plain", json!({"maxCost": 0.5}), &cost, "maxCost is 0.5"),
     ] {
         daemon.session(name, agent, json!({"runBudget": budget, "prompt": prompt}));
-        is_out_of_budget(&daemon, &format!("{name}-1"), words);
+        is_out_of_budget(&daemon.ended(&format!("{name}-1")), words);
         // Each turn has it for itself, and what the agent said stays.
         let next = daemon.ask(name, "[[count]]");
         assert_eq!(next["status"]["phase"], "Completed", "{name}: {next:#}");
@@ -52,7 +52,7 @@ fn a_turn_over_its_budget_is_cancelled_and_its_session_takes_the_next() {
     let turn = json!({"metadata": {"name": "own"}, "spec": {"session": "tokens",
         "prompt": "[[never]]", "runBudget": budget}});
     assert_eq!(daemon.create("turns", &turn).status, 201);
-    is_out_of_budget(&daemon, "own", "timeout");
+    is_out_of_budget(&daemon.ended("own"), "timeout");
     // What allows nothing is refused.
     let nothing = json!({"runBudget": {"maxSteps": 0, "timeout": "0s"}});
     let body = json!({"metadata": {"name": "no"}, "spec": {"agent": "plain", "cwd": "/"}});

@@ -2,14 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::budgets::{is_out_of_budget, usage};
 use crate::harness::{Caller, Daemon};
-
-/// A directive: the agent reports tokens in its context, and what its session has cost.
-fn usage(used: u64, cost: f64) -> String {
-    let update = json!({"sessionUpdate": "usage_update", "used": used, "size": 200_000,
-        "cost": {"amount": cost, "currency": "USD"}});
-    format!("[[update:{update}]]")
-}
 
 fn plain(daemon: &Daemon) {
     let state = format!("--state={}", daemon.path("state").display());
@@ -18,15 +12,6 @@ fn plain(daemon: &Daemon) {
 
 fn used(tokens: u64, cost: f64) -> Value {
     json!({"tokens": tokens, "cost": {"amount": cost, "currency": "USD"}})
-}
-
-#[track_caller]
-fn is_out_of_budget(turn: &Value, words: &str) {
-    assert_eq!(turn["status"]["phase"], "Expired", "{turn:#}");
-    assert_eq!(turn["status"]["code"], "TURN_BUDGET_EXHAUSTED", "{turn:#}");
-    assert_eq!(turn["status"]["cancel"]["by"], "Budget");
-    let message = turn["status"]["message"].as_str().unwrap();
-    assert!(message.contains(words), "{message}");
 }
 
 /// Known failures H11.

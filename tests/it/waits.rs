@@ -1,6 +1,8 @@
 //! `spawnlet prompt` on a session whose agent cannot be started: it says why, and does not wait for
 //! what no time alone mends.
 
+use std::path::PathBuf;
+
 use serde_json::json;
 
 use crate::harness::{Daemon, fakeagent};
@@ -16,12 +18,18 @@ fn gave_up(ran: &crate::harness::Ran, turn: &str, why: &[&str]) {
     }
 }
 
-#[test]
-fn a_prompt_for_an_agent_that_is_not_there_says_so_and_leaves_the_turn() {
+/// A session whose agent is not there yet, and the directory that its program has to come to.
+fn session_of_a_missing_agent() -> (Daemon, PathBuf) {
     let daemon = Daemon::start();
     let bin = daemon.path("work");
     daemon.agent_of("late", &["late-agent".to_owned()], json!({"path": [bin]}));
     daemon.session("one", "late", json!({}));
+    (daemon, bin)
+}
+
+#[test]
+fn a_prompt_for_an_agent_that_is_not_there_says_so_and_leaves_the_turn() {
+    let (daemon, bin) = session_of_a_missing_agent();
     let ran = daemon.cli(&["prompt", "one", "hello"]);
     gave_up(
         &ran,
@@ -41,10 +49,7 @@ fn a_prompt_for_an_agent_that_is_not_there_says_so_and_leaves_the_turn() {
 
 #[test]
 fn a_prompt_with_wait_waits_for_what_is_missing() {
-    let daemon = Daemon::start();
-    let bin = daemon.path("work");
-    daemon.agent_of("late", &["late-agent".to_owned()], json!({"path": [bin]}));
-    daemon.session("one", "late", json!({}));
+    let (daemon, bin) = session_of_a_missing_agent();
     let waiting = daemon.follow(&["prompt", "one", "[[say:here I am]]", "--wait"]);
     daemon.until("sessions/one", |one| one["status"]["queuedTurns"] == 1);
     std::os::unix::fs::symlink(fakeagent(), bin.join("late-agent")).unwrap();
