@@ -239,17 +239,22 @@ fn start_failed(draft: &mut Draft<'_>, failure: &StartFailure) {
         && !draft.session.status.prompted
     {
         turn(draft, index, &Ending::StartFailed(failure));
-        let at = draft.time();
-        draft.end_session(SessionEnd {
-            outcome: EndOutcome::Failed,
-            reason: "StartupFailure".to_owned(),
-            message: failure.message.clone(),
-            code: Some(start_failure_code(failure.reason)),
-            at,
-        });
+        of_start(draft, failure);
     } else {
         draft.put_back(index, failure.reason, failure.message.clone());
     }
+}
+
+/// The session ends by a start that failed.
+pub(super) fn of_start(draft: &mut Draft<'_>, failure: &StartFailure) {
+    let at = draft.time();
+    draft.end_session(SessionEnd {
+        outcome: EndOutcome::Failed,
+        reason: "StartupFailure".to_owned(),
+        message: failure.message.clone(),
+        code: Some(start_failure_code(failure.reason)),
+        at,
+    });
 }
 
 /// Decides whether and how the session ends, if it is not decided yet.

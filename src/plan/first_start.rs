@@ -11,9 +11,8 @@ use crate::api::session::{EndOutcome, SessionEnd};
 
 use super::draft::Draft;
 use super::launch::{self, Progress};
-use super::stop;
-use super::turn::start_failure_code;
 use super::world::{Finding, Live, Stage, StartFailure, StopCause};
+use super::{ending, stop};
 
 /// How a session ends whose agent was started and opened it.
 const STARTED: &str = "Started";
@@ -65,14 +64,7 @@ pub(super) fn failed(draft: &mut Draft<'_>, failure: &StartFailure) {
     if !draft.session.metadata.is_first_start() {
         return;
     }
-    let at = draft.time();
-    draft.end_session(SessionEnd {
-        outcome: EndOutcome::Failed,
-        reason: "StartupFailure".to_owned(),
-        message: failure.message.clone(),
-        code: Some(start_failure_code(failure.reason)),
-        at,
-    });
+    ending::of_start(draft, failure);
 }
 
 /// The daemon stops, or another one before it died: nobody knows how the start would have gone.
