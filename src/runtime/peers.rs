@@ -13,6 +13,7 @@
 //! Cheap, as agents may connect as often as they like: at most `ANCESTORS_MAX` lines and one
 //! environment are read.
 
+use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,6 +32,16 @@ pub struct Peer {
     pid: u32,
     uid: u32,
     held: Option<OwnedFd>,
+    mark: OnceCell<Mark>,
+}
+
+/// The mark of a tree that a process carries.
+#[derive(Debug)]
+enum Mark {
+    None,
+    Of(String),
+    /// Its environment cannot be read: another user's, or of who has gone.
+    Unknown,
 }
 
 impl Peer {
@@ -40,17 +51,28 @@ impl Peer {
         let known = sockopt::socket_peercred(&socket).ok()?;
         let pid = u32::try_from(known.pid.as_raw_nonzero().get()).ok()?;
         let held = sys::peer_pidfd(socket.as_fd()).ok();
-        Some(Self { pid, uid: known.uid.as_raw(), held })
+        Some(Self { pid, uid: known.uid.as_raw(), held, mark: OnceCell::new() })
     }
 
     /// Whether it is inside a tree of the store with this prefix of marks
     /// ([`super::Options::instance_prefix`]).
     #[must_use]
     pub fn is_inside_a_tree(&self, prefix: &str) -> bool {
-        // An environment that cannot be read is another user's, or of who has gone: no operator.
         descends_from_here(self.pid)
-            || proc::instance(self.pid)
-                .map_or(true, |mark| mark.is_some_and(|mark| is_of_store(&mark, prefix)))
+            || match self.mark() {
+                Mark::None => false,
+                Mark::Of(mark) => is_of_store(mark, prefix),
+                Mark::Unknown => true,
+            }
+    }
+
+    /// Read once, and only if it is asked for: an environment may be large.
+    fn mark(&self) -> &Mark {
+        self.mark.get_or_init(|| match proc::instance(self.pid) {
+            Ok(None) => Mark::None,
+            Ok(Some(mark)) => Mark::Of(mark),
+            Err(_) => Mark::Unknown,
+        })
     }
 
     /// Whether it runs as the user of this process, in no daemon's tree, and lives: so all that was
@@ -58,8 +80,9 @@ impl Peer {
     #[must_use]
     pub fn is_proven_own_user(&self) -> bool {
         let Some(held) = &self.held else { return false };
-        let is_marked = proc::instance(self.pid).map_or(true, |mark| mark.is_some());
-        if is_marked || proc::has_no_new_privileges(self.pid) != Some(false) {
+        let is_free = matches!(self.mark(), Mark::None)
+            && proc::has_no_new_privileges(self.pid) == Some(false);
+        if !is_free {
             return false;
         }
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
