@@ -16,11 +16,10 @@ use super::failure::Failure;
 use super::get::{eprint_line, whole_list};
 use super::login::Login;
 use super::observe::{Subject, until};
-use super::output::TablePrinter;
+use super::output::{TablePrinter, readable};
 use super::warm;
 use crate::api::agent::{AVAILABLE, check_request};
 use crate::api::{Agent, CHECK_REQUESTED, Kind};
-use crate::rest::printable;
 use crate::rest::resource::Resource;
 
 pub(super) const AGENTS: Resource = Resource::Records(Kind::Agent);
@@ -177,7 +176,7 @@ fn tell_why(agent: &Agent) {
     let conditions = &agent.status.conditions;
     if let Some(found) = conditions.get(AVAILABLE).filter(|_| !conditions.is_true(AVAILABLE)) {
         let name = &agent.metadata.name;
-        eprint_line(&one_line(&format!("agent/{name}: {}: {}", found.reason, found.message)));
+        eprint_line(&readable(&format!("agent/{name}: {}: {}", found.reason, found.message)));
     }
 }
 
@@ -187,12 +186,7 @@ fn cells(agent: &Agent) -> [String; 4] {
     [
         agent.metadata.name.to_string(),
         installed.unwrap_or_default(),
-        one_line(status.executable.as_deref().unwrap_or_default()),
-        one_line(status.version.as_deref().unwrap_or_default()),
+        readable(status.executable.as_deref().unwrap_or_default()),
+        readable(status.version.as_deref().unwrap_or_default()),
     ]
-}
-
-/// A version is an agent's own words.
-pub(super) fn one_line(text: &str) -> String {
-    printable(text).replace('\n', " ")
 }

@@ -10,7 +10,7 @@ use super::client::{Client, collection, item, with_query};
 use super::events::{selector_of, sort_by_time};
 use super::failure::Failure;
 use super::get::parse_subject;
-use super::output::{TablePrinter, text};
+use super::output::{TablePrinter, readable, text};
 use crate::api::Kind;
 use crate::rest::resource::Resource;
 
@@ -97,7 +97,7 @@ fn write_conditions(conditions: Option<&Value>, out: &mut dyn Write) -> Result<(
         .iter()
         .map(|one| {
             let cells = ["/type", "/status", "/reason", "/lastTransitionTime", "/message"]
-                .map(|pointer| crate::rest::printable(text(one, pointer)).replace('\n', " "));
+                .map(|pointer| readable(text(one, pointer)));
             json!({"cells": cells})
         })
         .collect();

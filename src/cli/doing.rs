@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Context;
 use super::client::{Client, item};
 use super::failure::Failure;
-use super::output::{TablePrinter, text};
+use super::output::{TablePrinter, readable, text};
 use crate::api::{Dur, Kind, Time};
 use crate::rest::resource::Resource;
 
@@ -69,8 +69,7 @@ fn write_now(
         let ago =
             time(&one["at"]).map_or_else(String::new, |at| format!("{} ago: ", span(at, now)));
         let told = [text(one, "/kind"), text(one, "/message")].join(" ");
-        let told = crate::rest::printable(told.trim()).replace('\n', " ");
-        writeln!(out, "  {label:<14}{ago}{told}")?;
+        writeln!(out, "  {label:<14}{ago}{}", readable(told.trim()))?;
     }
     Ok(())
 }
@@ -107,7 +106,7 @@ fn write_processes(seen: &Value, out: &mut dyn Write) -> Result<(), Failure> {
             json!({"cells": [
                 format!("  {}", one["pid"]),
                 one["parent"].to_string(),
-                crate::rest::printable(text(one, "/name")).replace('\n', " "),
+                readable(text(one, "/name")),
                 text(one, "/state"),
                 whole(&one["ageMs"]),
                 millis(&one["cpuMs"]),

@@ -86,6 +86,12 @@ pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// A text of elsewhere as part of a sentence, in one line: what would steer the terminal or not be seen
+/// is left out.
+pub(super) fn readable(text: &str) -> String {
+    printable(text).replace('\n', " ")
+}
+
 /// A text of elsewhere as part of a line: what would steer the terminal, begin a line or not be seen
 /// is escaped.
 pub(super) fn one_line(text: &str) -> String {

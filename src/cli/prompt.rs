@@ -15,7 +15,7 @@ use super::failure::Failure;
 use super::get::eprint_line;
 use super::named::name_of;
 use super::observe::{Subject, until};
-use super::output::{Output, text};
+use super::output::{Output, readable, text};
 use super::waiting::{self, Stuck, Wait};
 use crate::api::Kind;
 use crate::rest::{printable, resource::Resource};
@@ -240,7 +240,7 @@ async fn show(
                     !shown.is_empty() && !shown.ends_with('\n') || shown.is_empty() && is_line_open;
             }
             "tool_call" => {
-                let title = printable(text(&entry, "/tool/title")).replace('\n', " ");
+                let title = readable(text(&entry, "/tool/title"));
                 eprint_line(&format!("[tool] {title}"));
             }
             _ => {}

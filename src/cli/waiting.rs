@@ -11,8 +11,7 @@ use tokio::sync::watch;
 use super::client::Client;
 use super::failure::Failure;
 use super::observe::{Subject, until};
-use super::output::text;
-use crate::rest::printable;
+use super::output::{readable, text};
 
 /// What lasts no longer is no wait to a person: a process starts in less.
 pub(super) const QUIET: Duration = Duration::from_secs(1);
@@ -123,7 +122,7 @@ fn stuck(session: &Value, made_at: &str) -> Option<Stuck> {
     };
     let said = |reason: &str, condition: &Value| {
         let message = text(condition, "/message");
-        printable(&format!("{reason}: {message}")).replace('\n', " ")
+        readable(&format!("{reason}: {message}"))
     };
     if let Some(missing) = of("AgentResolved", "False").or_else(|| of("ScopeResolved", "False")) {
         return Some(Stuck { why: said(text(missing, "/reason"), missing), is_looping: false });
@@ -155,7 +154,7 @@ fn waits_for(session: &Value, turn: &str) -> Option<String> {
     if !active.is_empty() && active != turn {
         why.push_str(&format!("; turn/{active} goes first"));
     }
-    Some(printable(&why).replace('\n', " "))
+    Some(readable(&why))
 }
 
 #[cfg(test)]

@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Context;
-use super::agents::{AGENTS, decode, one_line};
+use super::agents::{AGENTS, decode};
 use super::client::{Client, collection, item};
 use super::delete::is_gone;
 use super::failure::Failure;
 use super::get::eprint_line;
 use super::observe::{Subject, until};
-use super::output::text;
+use super::output::{readable, text};
 use crate::api::{Agent, FIRST_START, Kind, Name};
 use crate::rest::resource::Resource;
 
@@ -91,11 +91,11 @@ fn tell(outcome: &Outcome, context: &mut Context<'_>) -> Result<(), Failure> {
             let version = agent.status.version.as_deref().unwrap_or("of unknown version");
             let took = agent.status.last_start.as_ref().map(|last| last.took.to_string());
             let took = took.map(|took| format!(", started in {took}")).unwrap_or_default();
-            writeln!(context.out, "agent/{name} ok: {}{took}", one_line(version))?;
+            writeln!(context.out, "agent/{name} ok: {}{took}", readable(version))?;
         }
         None => {
             let why = format!("agent/{name} failed: {}: {}", outcome.reason, outcome.message);
-            eprint_line(&one_line(&why));
+            eprint_line(&readable(&why));
         }
     }
     Ok(())
