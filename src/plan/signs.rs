@@ -11,14 +11,11 @@ use crate::api::session::Provider;
 use crate::api::{Agent, Session, Time};
 
 use super::permission;
+use super::status::{DELEGATION_UNAVAILABLE, NOT_ENFORCED};
 use super::world::{Finding, World};
 
 /// Starts of it failed too often.
 const CRASH_LOOPING: &str = "CrashLooping";
-/// It takes no MCP servers over HTTP.
-const DELEGATION_UNAVAILABLE: &str = "DelegationUnavailable";
-/// Sessions of it may do less than everything, and it never asks.
-const NOT_ENFORCED: &str = "PermissionsNotEnforced";
 
 /// Tells on the agent what is new of a session. `recorded`: the agent as this pass records it
 /// already, if it does.

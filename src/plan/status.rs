@@ -25,6 +25,12 @@ const DIRECTORIES_UNSUPPORTED: &str = "AdditionalDirectoriesUnsupported";
 /// The condition of a session with which the daemon itself does not get on.
 const RECONCILE_STALLED: &str = "ReconcileStalled";
 
+/// The condition of who has no way to the daemon but its environment, on sessions and on agents.
+pub(super) const DELEGATION_UNAVAILABLE: &str = "DelegationUnavailable";
+
+/// The condition of who never asks, on sessions and on agents.
+pub(super) const NOT_ENFORCED: &str = "PermissionsNotEnforced";
+
 /// The reason of what an external session shows.
 const EXTERNAL: &str = "External";
 
@@ -225,10 +231,10 @@ fn conditions(session: &mut Session, world: &World, now: Time) {
     let is_deaf = status.capabilities.as_ref().is_some_and(|found| !found.mcp_http);
     let message = "the agent takes no MCP servers over HTTP: its token is in its environment alone";
     let no_way = is_deaf && delegates && !is_external;
-    flag(status, "DelegationUnavailable", no_way, ("NoHttpServers", message), generation, now);
+    flag(status, DELEGATION_UNAVAILABLE, no_way, ("NoHttpServers", message), generation, now);
     if let Some(holds) = not_enforced {
         let told = ("NeverAsked", permission::not_enforced(world));
-        flag(status, "PermissionsNotEnforced", holds, told, generation, now);
+        flag(status, NOT_ENFORCED, holds, told, generation, now);
     }
     sandbox::tell(status, world, generation, now);
     let left_out = !is_external && leaves_directories_out(status, world);
