@@ -182,8 +182,7 @@ impl Controller {
     pub(super) async fn boot(&self) -> Result<Rev, records::Error> {
         // First the revision, then the list: what changes in between comes twice, never not at all.
         let rev = self.records.store().head().await?;
-        let awake = self.records.pointed_at(keys::AWAKE).await?;
-        let mut awake: Vec<_> = awake.iter().filter_map(object_key).collect();
+        let mut awake = self.sessions_at(keys::AWAKE).await?;
         awake.extend(self.asking_sessions().await?);
         awake.extend(self.sessions_with_notices().await?);
         awake.extend(self.roots_untold().await?);
@@ -225,34 +224,32 @@ impl Controller {
     /// minutes are set. `false`: the store could not be read.
     pub(super) async fn resync(&self) -> bool {
         self.reporter.prune();
-        match self.records.pointed_at(keys::AWAKE).await {
-            Ok(awake) => self.add_all(&awake, Trigger::Resync),
+        // One after the other: the first that cannot be read ends it.
+        self.look_again(self.sessions_at(keys::AWAKE).await, "what is awake")
+            && self.look_again(self.sessions_with_notices().await, "who is to be told")
+            && self.look_again(self.roots_untold().await, "which sums are not shown")
+            && self
+                .look_again(self.schedule_deadlines().await.map(|()| Vec::new()), "the deadlines")
+    }
+
+    /// Queues what the resync has read; `false`, and a line in the log, if it could not.
+    fn look_again(&self, read: Result<Vec<ObjectKey>, records::Error>, what: &str) -> bool {
+        match read {
+            Ok(found) => {
+                found.into_iter().for_each(|key| self.queue.add(key, Trigger::Resync));
+                true
+            }
             Err(error) => {
-                tracing::warn!(%error, "the resync could not read what is awake");
-                return false;
+                tracing::warn!(%error, "the resync could not read {what}");
+                false
             }
         }
-        match self.sessions_with_notices().await {
-            Ok(sessions) => {
-                sessions.into_iter().for_each(|key| self.queue.add(key, Trigger::Resync));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the resync could not read who is to be told");
-                return false;
-            }
-        }
-        match self.roots_untold().await {
-            Ok(roots) => roots.into_iter().for_each(|key| self.queue.add(key, Trigger::Resync)),
-            Err(error) => {
-                tracing::warn!(%error, "the resync could not read which sums are not shown");
-                return false;
-            }
-        }
-        if let Err(error) = self.schedule_deadlines().await {
-            tracing::warn!(%error, "the resync could not read the deadlines");
-            return false;
-        }
-        true
+    }
+
+    /// The sessions that records of the store point at.
+    pub(super) async fn sessions_at(&self, prefix: &str) -> Result<Vec<ObjectKey>, records::Error> {
+        let found = self.records.pointed_at(prefix).await?;
+        Ok(found.iter().filter_map(object_key).collect())
     }
 
     /// Sets a timer for every deadline until the resync after the next. Sessions at rest have no

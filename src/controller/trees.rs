@@ -30,8 +30,7 @@ impl Controller {
 
     /// Sessions that do not show yet what those below them used.
     pub(super) async fn roots_untold(&self) -> Result<Vec<ObjectKey>, records::Error> {
-        let roots = self.records.pointed_at(keys::QUOTA_UNTOLD).await?;
-        Ok(roots.iter().filter_map(object_key).collect())
+        self.sessions_at(keys::QUOTA_UNTOLD).await
     }
 }
 
