@@ -129,7 +129,8 @@ impl Admission {
                 Err(error) => return Err(error.into()),
             }
         }
-        match Txn::new().remove(old).commit(&**self.records.store()).await {
+        let txn = Txn::new().retire(old, self.clock.now().time);
+        match txn.commit(&**self.records.store()).await {
             Ok(_) => Ok(true),
             Err(error) if error.is_conflict() => Ok(false),
             Err(error) => Err(error.into()),

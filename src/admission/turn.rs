@@ -21,7 +21,7 @@ use crate::api::{
     Session, SessionSpec, Turn, TurnSpec, Uid, naming,
 };
 use crate::failpoint::{self, Point};
-use crate::store::records::{Txn, idempotency_key};
+use crate::store::records::{Keyed, Txn, idempotency_key};
 use crate::store::{
     Append, BLOB_CHUNK_BYTES_MAX, BlobId, Error as StoreError, Guard, Stream, keys,
 };
@@ -185,8 +185,21 @@ impl Admission {
         session: &Session,
     ) -> Result<Option<Turn>, Refusal> {
         let Some(key) = idempotency_key(turn) else { return Ok(None) };
-        let Some(made) = self.records.pointed_at_by::<TurnSpec>(&key).await? else {
-            return Ok(None);
+        let used_with = |what: &str, then: &str| Refusal::Conflict {
+            kind: Kind::Turn,
+            name: turn.metadata.name.clone(),
+            why: format!(
+                "its idempotencyKey was used in the session {} {what}; {then}",
+                session.metadata.name
+            ),
+        };
+        let made = match self.records.keyed::<TurnSpec>(&key, self.clock.now().time).await? {
+            Keyed::Unused => return Ok(None),
+            Keyed::Made(made) => *made,
+            Keyed::Spent(spent) => {
+                let what = format!("for the turn {}, which was deleted since", spent.name);
+                return Err(used_with(&what, "use a new key to give the prompt again"));
+            }
         };
         let mut spec = made.spec.clone();
         // What was asked for since does not make it another body.
@@ -199,15 +212,8 @@ impl Admission {
         if is_same {
             return Ok(Some(made));
         }
-        Err(Refusal::Conflict {
-            kind: Kind::Turn,
-            name: made.metadata.name.clone(),
-            why: format!(
-                "its idempotencyKey was used in the session {} with another body; use a new key \
-                 for a new turn",
-                session.metadata.name
-            ),
-        })
+        let what = format!("for the turn {} with another body", made.metadata.name);
+        Err(used_with(&what, "use a new key for a new turn"))
     }
 
     async fn check_inbox(&self, turn: &Turn, session: &Session) -> Result<(), Refusal> {

@@ -21,7 +21,7 @@ use super::{Step, cascade, configure, first_start, launch, notice, permission, s
 const UNPROVEN_RECHECK: Duration = Duration::from_secs(5);
 /// Waiting turns that end in one commit, which has 64 operations: an inbox may hold more.
 pub(super) const ENDED_TURNS_MAX: usize = 8;
-/// Turns removed in one commit: each is up to six operations, of 64.
+/// Turns removed in one commit: each is up to seven operations, of 64.
 pub(super) const REMOVED_TURNS_MAX: usize = 8;
 
 /// Ends a turn and moves the session's pointers.

@@ -192,7 +192,7 @@ impl Daemon {
         let records = Records::new(store.clone());
         let store_id = store.identity().await?;
         clear_leftovers(&records, &store_id).await?;
-        let journal = recover(&records, &blobs, &data_dir, opened.was_unclean).await?;
+        let journal = recover(&records, &blobs, &data_dir, &clock, opened.was_unclean).await?;
         let slots = SharedSlots::new(tokio::sync::Mutex::new(Slots::load(&store).await?));
         let (launcher, vault) =
             launcher::RuntimeLauncher::with_vault(&store_id, &data_dir, &redactor, &config).await?;
@@ -514,16 +514,19 @@ async fn sweep_blobs(
     Ok(())
 }
 
-/// Takes over what an earlier daemon left in files: its journal, and blobs that nobody owns.
+/// Takes over what an earlier daemon left: its journal, blobs that nobody owns, and idempotency keys
+/// that are past their time.
 async fn recover(
     records: &Records,
     blobs: &SharedBlobs,
     data_dir: &Path,
+    clock: &SharedClock,
     was_unclean: bool,
 ) -> Result<Arc<Journal>, Error> {
     let journal = Journal::open(data_dir)?;
     settle_journal(records, &journal).await?;
     sweep_blobs(records, blobs, was_unclean).await?;
+    while records.free_spent(clock.now().time).await? > 0 {}
     failpoint::reach(Point::Recovered);
     Ok(Arc::new(journal))
 }

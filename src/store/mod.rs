@@ -428,17 +428,35 @@ pub mod keys {
         format!("/owner/{parent}/session/")
     }
 
-    /// The turn that a session's idempotency key made. The value is the turn's key.
+    /// The turn that a session's idempotency key made. The value is the turn's key; after the turn a
+    /// mark that the key is spent.
     #[must_use]
     pub fn idempotency(scope: &Uid, key_sha256: &str) -> Key {
         Key::new(format!("/idempotency/{scope}/{key_sha256}"))
     }
 
-    /// The child that an idempotency key of its parent made. The value is the child's key.
+    /// The child that an idempotency key of its parent made. The value is the child's key; after the
+    /// child a mark that the key is spent.
     #[must_use]
     pub fn spawn_key(parent: &Uid, key_sha256: &str) -> Key {
         Key::new(format!("/spawned/{parent}/{key_sha256}"))
     }
+
+    /// When an idempotency key whose record is gone may be forgotten; keys sort by time. The value
+    /// is the idempotency key's own key; `uid` is that of the record.
+    #[must_use]
+    pub fn spent(until_ms: i64, uid: &Uid) -> Key {
+        Key::new(format!("{SPENT}{:015}/{uid}", until_ms.max(0)))
+    }
+
+    /// What sorts before this key is every [`spent`] of this time or an earlier one.
+    #[must_use]
+    pub fn spent_by(now_ms: i64) -> Key {
+        Key::new(format!("{SPENT}{:015}/", now_ms.saturating_add(1).max(0)))
+    }
+
+    /// The prefix of [`spent`].
+    pub const SPENT: &str = "/spent/";
 
     /// A session that the loop must look at after a start: everything but the sessions at rest.
     /// The value is the session's key.

@@ -10,6 +10,7 @@
 //! Absent on purpose: validation (admission does it) and caching.
 
 mod index;
+mod spent;
 mod txn;
 
 use serde_json::Value;
@@ -18,6 +19,7 @@ use super::{Error as StoreError, Key, Record, Rev, SharedStore, keys};
 use crate::api::{Kind, Name, Namespace, Object, PermissionRequest, Session, Spec, Turn, Uid};
 
 pub use index::{idempotency_key, index, spawn_key};
+pub use spent::{Keyed, Spent};
 pub use txn::{Txn, removals};
 
 /// Why a record could not be read or written.

@@ -100,6 +100,10 @@ fn an_agent_makes_children_by_command_line_and_by_mcp() {
     assert_eq!(say(&daemon, "chief", repeated), "exit 0\nsession/slow\n");
     assert!(say(&daemon, "chief", "[[run:spawnlet delete session slow]]").starts_with("exit 0"));
     daemon.gone("sessions/slow");
+    let refused = say(&daemon, "chief", repeated);
+    assert!(refused.starts_with("exit 65"), "{refused}");
+    assert!(refused.contains("slow") && refused.contains("was deleted since"), "{refused}");
+    assert!(!daemon.has("sessions/slow"));
     // What is above and beside it stays.
     assert!(say(&daemon, "chief", "[[run:spawnlet delete session chief]]").starts_with("exit 1"));
     assert!(say(&daemon, "chief", "[[run:spawnlet stop other]]").starts_with("exit 1"));

@@ -57,8 +57,8 @@ pub struct PromptRequest {
 pub enum Prompted {
     /// The turn exists.
     Turn(Box<Made>),
-    /// The caller has no such child.
-    NotFound,
+    /// The caller has no such child (any more).
+    NotFound(Uid),
     /// The child has a turn that is not final.
     Busy(Box<Session>),
     /// The child cannot go on.

@@ -20,7 +20,7 @@ use crate::api::{
 };
 use crate::failpoint::{self, Point};
 use crate::ports::Inputs;
-use crate::store::records::{Txn, idempotency_key};
+use crate::store::records::{Keyed, Txn, idempotency_key};
 use crate::store::{Guard, Rev, keys};
 
 /// What a request comes to: refused in an answer of its own, or a turn to write.
@@ -58,7 +58,7 @@ impl Admission {
         let (spec, prompt) = self.check_input(caller, &request)?;
         let mut turn = Turn::new(ObjectMeta::default(), spec);
         let mut wish = wish_of(&request);
-        if request.session.is_none() && self.made_before(caller, &turn).await?.is_none() {
+        if request.session.is_none() && self.answered_before(caller, &turn).await?.is_none() {
             self.pre_create(caller, &mut wish, inputs).await?;
         }
         let _one_at_a_time = self.turns.lock().await;
@@ -203,13 +203,13 @@ impl Admission {
         turn: &Turn,
     ) -> Result<Checked, SpawnRefusal> {
         let parent = self.live_caller(caller).await?;
-        if let Some(made) = self.made_before(caller, turn).await? {
-            return Ok(Checked::Answer(Prompted::Turn(Box::new(made))));
+        if let Some(answer) = self.answered_before(caller, turn).await? {
+            return Ok(Checked::Answer(answer));
         }
         let (known, mut child) = match &request.session {
             Some(uid) => {
                 let Some(known) = self.child(caller, uid).await? else {
-                    return Ok(Checked::Answer(Prompted::NotFound));
+                    return Ok(Checked::Answer(Prompted::NotFound(uid.clone())));
                 };
                 if !has_unfinished_turn(&known) && why_not_live(&known).is_some() {
                     return Ok(Checked::Answer(Prompted::Expired(Box::new(known))));
@@ -248,30 +248,36 @@ impl Admission {
         Ok(Checked::Write(Box::new(Draft { parent, known, child, turn, tree })))
     }
 
-    /// What an earlier call with the same key made.
-    async fn made_before(
+    /// What an earlier call with the same key made; nothing is sent again, even if that is gone.
+    async fn answered_before(
         &self,
         caller: &Caller,
         turn: &Turn,
-    ) -> Result<Option<Made>, SpawnRefusal> {
+    ) -> Result<Option<Prompted>, SpawnRefusal> {
         let Some(key) = idempotency_key(turn) else { return Ok(None) };
-        let Some(made) = self.records.pointed_at_by::<TurnSpec>(&key).await? else {
-            return Ok(None);
+        let keyed = self.records.keyed::<TurnSpec>(&key, self.clock.now().time).await?;
+        let used_with = match &keyed {
+            Keyed::Unused => return Ok(None),
+            Keyed::Made(made) => &made.spec.source.request_sha256,
+            Keyed::Spent(spent) => &spent.request_sha256,
         };
-        if made.spec.source.request_sha256 != turn.spec.source.request_sha256 {
+        if *used_with != turn.spec.source.request_sha256 {
             return Err(SpawnRefusal::new(
                 Code::SpawnIdempotencyConflict,
                 "idempotencyKey: it was used with another input; use a new key for a new request",
             ));
         }
+        let made = match keyed {
+            Keyed::Unused => return Ok(None),
+            Keyed::Made(made) => *made,
+            Keyed::Spent(spent) => return Ok(Some(Prompted::NotFound(spent.session))),
+        };
         let session =
             self.records.get::<SessionSpec>(&made.metadata.namespace, &made.spec.session).await?;
         let session = session.filter(|session| super::is_child_of(session, caller));
-        Ok(session.map(|session| Made {
-            session,
-            turn: made,
-            is_new_session: false,
-            is_repeat: true,
+        Ok(session.map(|session| {
+            let made = Made { session, turn: made, is_new_session: false, is_repeat: true };
+            Prompted::Turn(Box::new(made))
         }))
     }
 

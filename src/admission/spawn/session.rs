@@ -21,7 +21,7 @@ use crate::api::turn::{Admission as Mode, SourceKind, TurnSource};
 use crate::api::{Code, Session, SessionSpec, Turn, hex};
 use crate::ports::Inputs;
 use crate::store::Guard;
-use crate::store::records::{Txn, spawn_key};
+use crate::store::records::{Keyed, Txn, spawn_key};
 
 /// The most bytes of an idempotency key, as of a turn's.
 const KEY_BYTES_MAX: usize = 128;
@@ -167,17 +167,24 @@ impl Admission {
     ) -> Result<Option<Session>, SpawnRefusal> {
         let Some(key) = key else { return Ok(None) };
         let at = crate::store::keys::spawn_key(&parent.metadata.uid, &key.sha256);
-        let Some(made) = self.records.pointed_at_by::<SessionSpec>(&at).await? else {
-            return Ok(None);
-        };
-        let is_same = made.status.lineage.spawn_key.as_ref() == Some(key);
-        if is_same {
-            return Ok(Some(made));
+        let conflict = |why: String| Err(SpawnRefusal::new(Code::SpawnIdempotencyConflict, why));
+        match self.records.keyed::<SessionSpec>(&at, self.clock.now().time).await? {
+            Keyed::Unused => Ok(None),
+            Keyed::Made(made) if made.status.lineage.spawn_key.as_ref() == Some(key) => {
+                Ok(Some(*made))
+            }
+            Keyed::Spent(spent) if spent.request_sha256.as_ref() == Some(&key.request_sha256) => {
+                conflict(format!(
+                    "the session {} that the idempotency key made was deleted since; use a new key \
+                     for a new one",
+                    spent.name
+                ))
+            }
+            Keyed::Made(_) | Keyed::Spent(_) => conflict(
+                "the idempotency key was used with another request; use a new key for a new one"
+                    .to_owned(),
+            ),
         }
-        Err(SpawnRefusal::new(
-            Code::SpawnIdempotencyConflict,
-            "the idempotency key was used with another request; use a new key for a new one",
-        ))
     }
 }
 

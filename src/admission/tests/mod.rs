@@ -150,7 +150,9 @@ impl Bench {
     /// Takes a record away as the controller does.
     async fn remove<S: Admissible>(&self, name: &str) {
         let object = self.find::<S>(name).await.unwrap();
-        Txn::new().remove(&object).commit(&*self.store).await.unwrap();
+        use crate::clock::Clock as _;
+        let now = self.clock.now().time;
+        Txn::new().retire(&object, now).commit(&*self.store).await.unwrap();
     }
 
     async fn end_turn(&self, name: &str) {

@@ -205,8 +205,8 @@ async fn a_session_of_another_caller_is_as_one_that_is_not_there() {
     let (mine, other) = (caller(&bench, "me").await, caller(&bench, "other").await);
     let child = made(&bench, &mine, ask()).await;
     let missing = PromptRequest { session: Some("nobody".into()), ..ask() };
-    assert_eq!(prompt(&bench, &other, on(&child.session)).await, Ok(Prompted::NotFound));
-    assert_eq!(prompt(&bench, &mine, missing).await, Ok(Prompted::NotFound));
+    assert_eq!(prompt(&bench, &other, on(&child.session)).await, not_found(&child.session.metadata.uid));
+    assert_eq!(prompt(&bench, &mine, missing).await, not_found(&"nobody".into()));
     let head = bench.head().await;
     let uid = &child.session.metadata.uid;
     assert_eq!(bench.admission.child(&other, uid).await, Ok(None));
@@ -259,6 +259,32 @@ async fn the_same_key_answers_with_the_same_turn_and_another_input_is_a_conflict
     assert_eq!(refused(&bench, &mine, foreground).await, Code::SpawnIdempotencyConflict);
     // Keys are each caller's own.
     assert!(!made(&bench, &other, keyed).await.is_repeat);
+}
+
+fn not_found(session: &Uid) -> Result<Prompted, SpawnRefusal> {
+    Ok(Prompted::NotFound(session.clone()))
+}
+
+#[tokio::test]
+async fn a_key_is_known_for_a_day_though_its_child_was_deleted() {
+    let bench = bench(wide()).await;
+    let caller = caller(&bench, "me").await;
+    let keyed = PromptRequest { idempotency_key: Some("k".to_owned()), ..ask() };
+    let first = made(&bench, &caller, keyed.clone()).await;
+    finish(&bench, &first).await;
+    bench.remove::<TurnSpec>(first.turn.metadata.name.as_str()).await;
+    bench.remove::<SessionSpec>(first.session.metadata.name.as_str()).await;
+    let gone = not_found(&first.session.metadata.uid);
+
+    bench.clock.advance(Duration::from_secs(24 * 3600 - 1));
+    assert_eq!(prompt(&bench, &caller, keyed.clone()).await, gone);
+    let changed = PromptRequest { prompt: "other".to_owned(), ..keyed.clone() };
+    assert_eq!(refused(&bench, &caller, changed).await, Code::SpawnIdempotencyConflict);
+
+    bench.clock.advance(Duration::from_secs(1));
+    let second = made(&bench, &caller, keyed).await;
+    assert!(second.is_new_session && !second.is_repeat);
+    assert_ne!(second.session.metadata.uid, first.session.metadata.uid);
 }
 
 #[tokio::test]

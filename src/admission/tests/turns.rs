@@ -219,12 +219,21 @@ async fn the_same_key_with_another_body_is_a_conflict() {
 }
 
 #[tokio::test]
-async fn a_key_is_free_again_once_its_turn_is_removed() {
-    let bench = bench_with_session().await;
-    bench.create(Kind::Turn, keyed("k", "hello")).await.unwrap();
-    bench.remove::<TurnSpec>("s-1").await;
-    let made = bench.create(Kind::Turn, keyed("k", "bye")).await.unwrap();
-    assert_eq!(made.outcome, Outcome::Created);
+async fn a_key_is_free_again_a_day_after_its_request_at_the_earliest() {
+    for is_removed in [true, false] {
+        let bench = bench_with_session().await;
+        bench.create(Kind::Turn, keyed("k", "hello")).await.unwrap();
+        bench.end_turn("s-1").await;
+        if is_removed {
+            let deleted = bench.delete(Kind::Turn, "s-1").await.unwrap();
+            assert!(deleted.is_gone);
+            assert_eq!(code(bench.create(Kind::Turn, keyed("k", "hello")).await), 409);
+        }
+        bench.clock.advance(std::time::Duration::from_secs(24 * 3600));
+        let again = bench.create(Kind::Turn, keyed("k", "hello")).await.unwrap();
+        let expected = if is_removed { Outcome::Created } else { Outcome::Unchanged };
+        assert_eq!(again.outcome, expected);
+    }
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use crate::api::agent::{McpServer, McpTransport};
 use crate::api::session::Capabilities;
 use crate::api::token::SecretToken;
 use crate::api::turn::TurnPhase;
-use crate::api::{Agent, Turn, Uid};
+use crate::api::{Agent, Time, Turn, Uid};
 use crate::failpoint::{self, Point};
 use crate::plan::capacity::Holder;
 use crate::plan::introduction;
@@ -211,7 +211,7 @@ impl Controller {
             return Err(Error::NoFreeSlot);
         }
         let holders = slots.after(change.take_slot.as_ref(), &change.free_slots, parent);
-        let mut txn = trees::write(transaction(world, change), world, change);
+        let mut txn = trees::write(transaction(world, change, self.clock.now().time), world, change);
         if let Some(turn) = &change.take_slot {
             // Before the commit: if its outcome stays unknown, the turn counts as taken here.
             self.take(turn.clone());
@@ -366,10 +366,10 @@ pub(super) async fn record_agent(
 }
 
 /// The commit of a change: every record by compare-and-swap on what the world holds.
-fn transaction(world: &World, change: &Change) -> Txn {
+fn transaction(world: &World, change: &Change, now: Time) -> Txn {
     let mut txn = Txn::new();
     if change.removes_session {
-        txn = txn.remove(&world.session);
+        txn = txn.retire(&world.session, now);
     } else if let Some(session) = &change.session {
         txn = txn.update(&world.session, session);
     } else {
@@ -398,7 +398,7 @@ fn transaction(world: &World, change: &Change) -> Txn {
         let stored = world.below.iter().flatten();
         let seen = open.chain(stored).find(|seen| seen.metadata.uid == turn.metadata.uid);
         if let Some(seen) = seen {
-            txn = txn.remove(seen);
+            txn = txn.retire(seen, now);
         }
     }
     requests::write(txn, world, change)

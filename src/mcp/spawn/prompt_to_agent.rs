@@ -160,10 +160,9 @@ pub(super) async fn call(
 ) -> Result<Prompting, Failure> {
     let request = read(arguments)?;
     let background = request.background;
-    let asked = request.session.clone().unwrap_or_default();
     let inputs = shared.inputs.as_ref();
     match Box::pin(shared.admission.prompt(&call.caller, request, inputs)).await? {
-        Prompted::NotFound => Ok(Prompting::NotFound { session_id: asked }),
+        Prompted::NotFound(session_id) => Ok(Prompting::NotFound { session_id }),
         Prompted::Full => {
             Ok(Prompting::CapacityExceeded { code: Code::SpawnCapacityExceeded, retryable: true })
         }

@@ -30,7 +30,7 @@ pub fn index<S: Spec>(object: &Object<S>) -> Vec<(Key, Bytes)> {
 }
 
 /// The session that owns a turn or a request.
-fn session_of(metadata: &ObjectMeta) -> Option<&Uid> {
+pub(super) fn session_of(metadata: &ObjectMeta) -> Option<&Uid> {
     let owners = &metadata.owner_references;
     owners.iter().find(|owner| owner.kind == Kind::Session.as_str()).map(|owner| &owner.uid)
 }
@@ -63,7 +63,7 @@ fn unsettled_notice(turn: &Turn) -> Option<Key> {
     notice.map(|_| keys::notice(caller, &turn.metadata.uid))
 }
 
-/// Where the turn of an idempotency key is found: it goes with the turn.
+/// Where the turn of an idempotency key is found.
 #[must_use]
 pub fn idempotency_key(turn: &Turn) -> Option<Key> {
     let digest = Sha256::digest(turn.spec.idempotency_key.as_ref()?.as_bytes());
@@ -72,7 +72,7 @@ pub fn idempotency_key(turn: &Turn) -> Option<Key> {
     Some(keys::idempotency(scope, &crate::api::hex(&digest)))
 }
 
-/// Where the child of an idempotency key is found: it goes with the child.
+/// Where the child of an idempotency key is found.
 #[must_use]
 pub fn spawn_key(session: &Session) -> Option<Key> {
     let lineage = &session.status.lineage;

@@ -190,6 +190,65 @@ async fn removal_takes_every_key_and_blob_of_the_record_along() {
     assert_eq!(Blobs::len(&*store, &blob).await.unwrap(), 0);
 }
 
+/// A turn of the session `s` with an idempotency key, made at [`NOW`].
+fn keyed_turn(name: &str) -> Turn {
+    let mut turn = turn(name, &session("s"));
+    turn.metadata.creation_timestamp = Some(NOW);
+    turn.spec.idempotency_key = Some(name.to_owned());
+    turn.spec.source.request_sha256 = Some("asked".to_owned());
+    turn
+}
+
+#[tokio::test]
+async fn a_key_outlives_its_turn_until_it_is_a_day_old_and_then_leaves_nothing() {
+    let records = records();
+    let turn = create(&records, &keyed_turn("s-1")).await;
+    let key = idempotency_key(&turn).unwrap();
+    let look = async |now| records.keyed::<TurnSpec>(&key, now).await.unwrap();
+    assert_eq!(look(NOW).await, Keyed::Made(Box::new(turn.clone())));
+
+    Txn::new().retire(&turn, NOW).commit(&**records.store()).await.unwrap();
+    let until = NOW.plus(spent::KEPT);
+    let spent = Spent {
+        name: "s-1".into(),
+        session: "uid-s".into(),
+        request_sha256: Some("asked".to_owned()),
+        until,
+    };
+    let last = Time::from_millis(until.as_millis() - 1);
+    assert_eq!(look(last).await, Keyed::Spent(spent));
+    assert_eq!(records.store().list("/", None, 0).await.unwrap().0.len(), 2);
+    assert_eq!(look(until).await, Keyed::Unused);
+    assert_eq!(records.store().list("/", None, 0).await.unwrap().0, []);
+
+    let again = create(&records, &keyed_turn("s-1")).await;
+    Txn::new().retire(&again, until).commit(&**records.store()).await.unwrap();
+    assert_eq!(records.store().list("/", None, 0).await.unwrap().0, []);
+}
+
+#[tokio::test]
+async fn keys_past_their_time_go_with_those_that_come_and_others_stay() {
+    let records = records();
+    let count = async || records.store().list(keys::SPENT, None, 0).await.unwrap().0.len();
+    for number in 0..40 {
+        let turn = create(&records, &keyed_turn(&format!("s-{number}"))).await;
+        Txn::new().retire(&turn, NOW).commit(&**records.store()).await.unwrap();
+    }
+    let mut late = keyed_turn("late");
+    late.metadata.creation_timestamp = Some(NOW.plus(spent::KEPT));
+    let late = create(&records, &late).await;
+    Txn::new().retire(&late, NOW).commit(&**records.store()).await.unwrap();
+    let other = idempotency_key(&keyed_turn("other")).unwrap();
+    let look = async |now| records.keyed::<TurnSpec>(&other, now).await.unwrap();
+    assert_eq!((look(NOW).await, count().await), (Keyed::Unused, 41));
+    let over = NOW.plus(spent::KEPT);
+    assert_eq!((look(over).await, count().await), (Keyed::Unused, 9));
+    assert_eq!((look(over).await, count().await), (Keyed::Unused, 1));
+    assert_eq!((look(over).await, count().await), (Keyed::Unused, 1));
+    let kept = records.keyed::<TurnSpec>(&idempotency_key(&late).unwrap(), over).await.unwrap();
+    assert!(matches!(kept, Keyed::Spent(_)), "{kept:?}");
+}
+
 #[tokio::test]
 async fn several_records_change_in_one_commit_or_none() {
     let records = records();

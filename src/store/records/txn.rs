@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use super::spent::Spent;
 use super::{Error, encode, index, key_of, parse_revision};
-use crate::api::{Kind, Object, PermissionRequest, Spec, Uid};
+use crate::api::{Kind, Object, PermissionRequest, Spec, Time, Uid};
 use crate::store::{COMMIT_OPS_MAX, Commit, Guard, Key, Op, Rev, Store, keys};
 
 /// Collects guards and writes; [`Txn::commit`] does them all or none. A fault in what was collected
@@ -52,12 +53,27 @@ impl Txn {
         self
     }
 
-    /// Removes a record as it was read, with its secondary keys and its blobs.
-    pub fn remove<S: Spec>(mut self, object: &Object<S>) -> Self {
+    /// Removes a record as it was read, with its secondary keys and its blobs. An idempotency key
+    /// that is still to be known at `now` stays behind, as one that is spent.
+    pub fn retire<S: Spec>(self, object: &Object<S>, now: Time) -> Self {
+        match Spent::of(object, now) {
+            None => self.remove(object),
+            Some((key, spent)) => self.remove_but(object, Some(&key)).spend(key, &spent, object),
+        }
+    }
+
+    /// Removes a record as it was read, with all its secondary keys and its blobs.
+    pub fn remove<S: Spec>(self, object: &Object<S>) -> Self {
+        self.remove_but(object, None)
+    }
+
+    fn remove_but<S: Spec>(mut self, object: &Object<S>, kept: Option<&Key>) -> Self {
         let key = key_of(object);
         self.guard_unchanged(&key, object);
         self.commit.ops.push(Op::Delete { key });
-        self.commit.ops.extend(index(object).into_iter().map(|(key, _)| Op::Delete { key }));
+        let indexed = index(object).into_iter().map(|(key, _)| key);
+        let gone = indexed.filter(|key| Some(key) != kept);
+        self.commit.ops.extend(gone.map(|key| Op::Delete { key }));
         if S::KIND == Kind::Session {
             // What its tree used is counted no more once the root is gone.
             let root = &object.metadata.uid;
@@ -118,6 +134,17 @@ impl Txn {
             return Err(Error::TooManyOps { ops: self.commit.ops.len() });
         }
         Ok(store.commit(self.commit).await?)
+    }
+
+    fn spend<S: Spec>(mut self, key: Key, spent: &Spent, object: &Object<S>) -> Self {
+        let at = keys::spent(spent.until.as_millis(), &object.metadata.uid);
+        match serde_json::to_vec(spent) {
+            Ok(mark) => self.put_raw(at, key.as_str().to_owned()).put_raw(key, mark),
+            Err(error) => {
+                self.fail(Error::Encode { key, message: error.to_string() });
+                self
+            }
+        }
     }
 
     fn put<S: Spec>(&mut self, key: Key, object: &Object<S>) {

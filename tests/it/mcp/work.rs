@@ -152,6 +152,28 @@ fn a_repeated_call_is_answered_with_what_the_first_one_made() {
 }
 
 #[test]
+fn a_repeated_call_gives_no_prompt_again_though_its_child_was_deleted() {
+    let (daemon, me) = daemon(&[]);
+    let arguments = json!({
+        "agentId": "a", "prompt": "[[count]]", "background": false, "idempotencyKey": "once",
+    });
+    let first = me.told("prompt_to_agent", &arguments);
+    let child = name_of(&daemon, "sessions", &first["sessionId"]);
+    daemon.ok(&["delete", "session", &child, "--wait"]);
+    let gone = json!({"status": "not_found", "sessionId": first["sessionId"]});
+    assert_eq!(me.told("prompt_to_agent", &arguments), gone);
+    // The same after a crash.
+    let daemon = daemon.kill9().serve(&[]);
+    let me = me.at(&daemon);
+    assert_eq!(me.told("prompt_to_agent", &arguments), gone);
+    let mut other = arguments.clone();
+    other["prompt"] = "something else".into();
+    assert_eq!(me.refused("prompt_to_agent", &other), "SPAWN_IDEMPOTENCY_CONFLICT");
+    let prompts = std::fs::read_to_string(daemon.path("prompts")).unwrap();
+    assert_eq!(prompts.lines().count(), 1, "{prompts}");
+}
+
+#[test]
 fn what_is_at_work_is_busy_and_a_fifth_has_no_room() {
     let (_daemon, me) = daemon(&[]);
     let begun: Vec<Value> = (0..4).map(|_| me.begin("[[never]]")).collect();
