@@ -8,6 +8,8 @@ use std::os::unix::fs::MetadataExt;
 
 use super::INSTANCE_VARIABLE;
 
+/// What most environments take.
+const ENVIRON_BYTES: usize = 16 * 1024;
 /// The most that is read of one process's environment (execve(2): what Linux takes at most).
 const ENVIRON_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
@@ -31,7 +33,22 @@ impl Stat {
 
 /// The stat line of a process; none if it is gone.
 pub(super) fn stat(pid: u32) -> Option<Stat> {
-    parse_stat(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
+    parse_stat(&stat_line(pid)?)
+}
+
+fn stat_line(pid: u32) -> Option<Vec<u8>> {
+    /// 52 fields of at most 20 digits, and a name of at most 64 bytes.
+    const BYTES_MAX: usize = 2048;
+    read(&format!("/proc/{pid}/stat"), BYTES_MAX, BYTES_MAX as u64).ok()
+}
+
+/// Reads a file of /proc of about `expected` bytes, at most `most`. It does not know its length, so
+/// `fs::read` would feel its way in many small reads: a sweep reads a few files of every process.
+fn read(path: &str, expected: usize, most: u64) -> io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::with_capacity(expected);
+    std::fs::File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The name in the second field may hold spaces and parentheses: the rest begins behind the last.
@@ -62,7 +79,7 @@ pub(super) struct Usage {
 
 /// Reads that of a process; none if it is gone.
 pub(super) fn usage(pid: u32) -> Option<Usage> {
-    let line = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let line = stat_line(pid)?;
     let (begin, end) =
         (line.iter().position(|byte| *byte == b'(')?, line.iter().rposition(|byte| *byte == b')')?);
     let name = String::from_utf8_lossy(line.get(begin + 1..end)?).into_owned();
@@ -144,17 +161,13 @@ pub(super) fn instance(pid: u32) -> io::Result<Option<String>> {
 }
 
 fn read_environ(pid: u32) -> io::Result<Vec<u8>> {
-    use std::io::Read;
-    let mut environ = Vec::new();
-    std::fs::File::open(format!("/proc/{pid}/environ"))?
-        .take(ENVIRON_BYTES_MAX)
-        .read_to_end(&mut environ)
-        .map_err(|error| match error.raw_os_error() {
+    read(&format!("/proc/{pid}/environ"), ENVIRON_BYTES, ENVIRON_BYTES_MAX).map_err(|error| {
+        match error.raw_os_error() {
             // ESRCH: it went between the open and the read.
             Some(3) => io::ErrorKind::NotFound.into(),
             _ => error,
-        })?;
-    Ok(environ)
+        }
+    })
 }
 
 /// Whether a process has given up, for itself and all that it will ever start, to gain privileges
