@@ -225,8 +225,9 @@ impl Search {
         Report { outcomes: self.outcomes, killed, untouched: self.untouched }
     }
 
-    /// What may be of a recorded tree and has no mark: in its session or group, or younger and with
-    /// an emptied environment. Its own, or strangers by reuse or chance: nothing can tell.
+    /// What may be of a recorded tree and has no mark: in its session or group; or younger, and with
+    /// an emptied environment, or an orphan that can gain no privileges, as all below a shim. Its
+    /// own, or strangers by reuse or chance: nothing can tell.
     fn look_alikes(&self) -> Vec<Untouched> {
         let records = || self.records.iter().filter(|record| record.boot_id == self.boot_id);
         let is_recorded = |number| {
@@ -236,14 +237,21 @@ impl Search {
             return Vec::new();
         };
         let user = rustix::process::geteuid().as_raw();
+        // Who takes in the orphans of a daemon stands above it, and so above its successor.
+        let above: HashSet<u32> = own_line().into_iter().map(|(pid, _)| pid).collect();
         let judge = |(pid, stat): (u32, proc::Stat)| {
+            let is_suspect = stat.start_time >= since && proc::owner(pid) == Some(user);
             let why = if is_recorded(stat.session) || is_recorded(stat.group) {
                 "in a recorded session, without the mark"
-            } else if stat.start_time >= since
-                && proc::has_bare_environment(pid)
-                && proc::owner(pid) == Some(user)
-            {
+            } else if is_suspect && proc::has_bare_environment(pid) {
                 "younger than a recorded process, with an emptied environment"
+            } else if is_suspect
+                && above.contains(&stat.parent)
+                && proc::instance(pid).is_ok_and(|mark| mark.is_none())
+                && proc::has_no_new_privileges(pid) == Some(true)
+            {
+                "younger than a recorded process, an orphan without the mark that can gain no \
+                 privileges, as agents are"
             } else {
                 return None;
             };

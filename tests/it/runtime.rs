@@ -87,14 +87,21 @@ impl Escape {
             Self::Setpgid => format!("set -m; {child} & set +m"),
             Self::Setsid => format!("setsid {child} &"),
             Self::DoubleFork => format!("( ( setsid {child} & ) & )"),
-            Self::EmptyEnvironment => format!("( setsid env -i {child} & )"),
+            Self::EmptyEnvironment => {
+                format!("( setsid env -i {child} & setsid env -i PATH=/bin:/usr/bin {child} & )")
+            }
             Self::ForkStorm => format!("for i in $(seq {STORM}); do ( setsid {child} & ) ; done"),
         };
         format!("{start}\nread -r line; {end}; # {token}")
     }
 
     fn children(self) -> usize {
-        if matches!(self, Self::ForkStorm) { STORM } else { 1 }
+        match self {
+            Self::ForkStorm => STORM,
+            // All of it emptied, and all but PATH.
+            Self::EmptyEnvironment => 2,
+            Self::Plain | Self::Setpgid | Self::Setsid | Self::DoubleFork => 1,
+        }
     }
 }
 

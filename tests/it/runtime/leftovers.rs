@@ -80,7 +80,7 @@ async fn what_a_killed_daemon_and_its_shims_left_is_killed_at_the_next_start() {
     let marked = marked.filter(|(style, _)| !matches!(style, Escape::EmptyEnvironment));
     assert!(marked.into_iter().all(|(_, outcome)| *outcome == Outcome::Killed), "{report:?}");
     assert!(decoys.iter_mut().all(Decoy::is_alive));
-    // One child emptied its environment and lost its parent: it is reported, not touched.
+    // Two children emptied their environment and lost their parent: reported, not touched.
     let left = with_token(&holder.token);
     let reported: Vec<u32> = report.untouched.iter().map(|untouched| untouched.pid).collect();
     assert_eq!(left.len(), Escape::EmptyEnvironment.children());
