@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde_json::Value;
 
 use super::Context;
@@ -12,6 +13,12 @@ use super::failure::Failure;
 use super::get::parse_subject;
 use super::observe::{Subject, until};
 use super::output::text;
+use crate::api::namespace::NamespacePhase;
+use crate::api::permission::PermissionPhase;
+use crate::api::session::SessionPhase;
+use crate::api::turn::TurnPhase;
+use crate::api::Kind;
+use crate::rest::resource::Resource;
 
 /// Wait until an object is as told.
 #[derive(Debug, Args)]
@@ -49,6 +56,45 @@ impl Goal {
         }
     }
 
+    /// What no object of this kind ever is, is a slip.
+    fn expect_of(&self, resource: Resource) -> Result<(), Failure> {
+        let Self::Phase(wanted) = self else { return Ok(()) };
+        let phases = phases(resource);
+        if phases.iter().any(|phase| phase.eq_ignore_ascii_case(wanted)) {
+            return Ok(());
+        }
+        let kind = resource.kind();
+        Err(Failure::Usage(match phases.as_slice() {
+            [] => format!("phase={wanted}: a {kind} has no phase; wait for a condition"),
+            known => format!("phase={wanted}: the phases of a {kind} are {}", known.join(", ")),
+        }))
+    }
+
+    /// Why an object that is not there yet will never be.
+    fn out_of_reach(&self, resource: Resource, object: Option<&Value>) -> Option<String> {
+        let Self::Phase(wanted) = self else { return None };
+        let phase = text(object?, "/status/phase");
+        let is_final = match resource {
+            Resource::Records(Kind::Turn) => {
+                serde_json::from_value(phase.into()).is_ok_and(TurnPhase::is_final)
+            }
+            Resource::Records(Kind::PermissionRequest) => {
+                serde_json::from_value(phase.into()).is_ok_and(|at: PermissionPhase| !at.is_pending())
+            }
+            Resource::Records(Kind::Session) => {
+                let is_finished = object?.pointer("/status/finishedAt").is_some();
+                // A session that has ended can still be deleted.
+                is_finished && !wanted.eq_ignore_ascii_case("Terminating")
+            }
+            Resource::Records(
+                Kind::Agent | Kind::Workspace | Kind::Namespace | Kind::Event,
+            )
+            | Resource::Reports
+            | Resource::Manifests => false,
+        };
+        is_final.then(|| format!("is {phase} and stays so: it cannot become {wanted} any more"))
+    }
+
     fn is_reached(&self, object: Option<&Value>, uid: &str) -> bool {
         match self {
             Self::Delete => is_gone(object, uid).is_some(),
@@ -66,6 +112,26 @@ impl Goal {
     }
 }
 
+/// The phases that objects of a kind can have.
+fn phases(resource: Resource) -> Vec<String> {
+    match resource {
+        Resource::Records(Kind::Session) => names::<SessionPhase>(),
+        Resource::Records(Kind::Turn) => names::<TurnPhase>(),
+        Resource::Records(Kind::PermissionRequest) => names::<PermissionPhase>(),
+        Resource::Records(Kind::Namespace) => names::<NamespacePhase>(),
+        Resource::Records(Kind::Agent | Kind::Workspace | Kind::Event)
+        | Resource::Reports
+        | Resource::Manifests => Vec::new(),
+    }
+}
+
+/// The names of an enumeration, from its schema.
+fn names<T: JsonSchema>() -> Vec<String> {
+    let schema = schemars::schema_for!(T);
+    let variants = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
+    variants.filter_map(|one| one.get("const")?.as_str().map(str::to_owned)).collect()
+}
+
 impl Wait {
     pub(super) async fn run(self, context: &mut Context<'_>) -> Result<(), Failure> {
         let (resource, name) = parse_subject(&self.kind, self.name.as_deref())?;
@@ -78,6 +144,7 @@ impl Wait {
             Err(failure) if failure.is_not_found() && self.goal == Goal::Delete => return Ok(()),
             Err(failure) => return Err(failure),
         };
+        self.goal.expect_of(resource)?;
         let (name, uid) = (text(&object, "/metadata/name"), text(&object, "/metadata/uid"));
         let subject = Subject { resource, namespace: &context.namespace, name };
         until(&client, subject, self.timeout, |object| {
@@ -88,7 +155,10 @@ impl Wait {
                 Some(()) => {
                     Err(Failure::Failed(format!("{name} was deleted while it was waited for")))
                 }
-                None => Ok(None),
+                None => match self.goal.out_of_reach(resource, object) {
+                    Some(why) => Err(Failure::Failed(format!("{name} {why}"))),
+                    None => Ok(None),
+                },
             }
         })
         .await?;
@@ -119,6 +189,12 @@ mod tests {
             let goal = Goal::parse(text).unwrap();
             assert_eq!(goal.is_reached(Some(&object), "u"), is_reached, "{text}");
         }
+        let session = Resource::Records(Kind::Session);
+        assert!(Goal::parse("phase=idle").unwrap().expect_of(session).is_ok());
+        let wrong = Goal::parse("phase=Nope").unwrap().expect_of(session).unwrap_err().to_string();
+        assert!(wrong.contains("Idle, Running") && wrong.contains("Nope"), "{wrong}");
+        let no_phase = Goal::parse("phase=Idle").unwrap();
+        assert!(no_phase.expect_of(Resource::Records(Kind::Agent)).is_err());
         assert!(Goal::Delete.is_reached(None, "u"));
         assert!(Goal::Delete.is_reached(Some(&object), "other"));
         for text in ["", "phase=", "condition=", "jsonpath=x"] {
