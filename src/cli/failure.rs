@@ -5,6 +5,8 @@ use serde_json::Value;
 
 /// How Kubernetes, and we with it, say that somebody else was faster.
 const MODIFIED: &str = "the object has been modified";
+/// How Kubernetes, and we with it, say that a path is not served.
+const NO_RESOURCE: &str = "could not find the requested resource";
 /// How the daemon says that a session takes no more turns.
 const NO_SESSION: &str = "make a new session";
 
@@ -82,6 +84,12 @@ impl Failure {
             Self::Refused { code: 401, .. } => Some(
                 "give the token with --token or SPAWNLET_TOKEN, or name the daemon's data \
                  directory with --data-dir",
+            ),
+            // A path, not an object.
+            Self::Refused { code: 404, message, .. } if message.contains(NO_RESOURCE) => Some(
+                "a caller's token opens its own sessions, turns and permission requests; all else \
+                 needs the operator's (--data-dir, or --token). An older daemon may lack it too: \
+                 compare `spawnlet version`",
             ),
             Self::Refused { code: 404, reason, .. } if reason == "NotFound" => {
                 Some("`spawnlet get KIND -A` lists what there is")
