@@ -29,7 +29,7 @@ const STAGES: usize = 10;
 /// a question of its agent that is new, recorded, decided, over its time; cancelling with one.
 const TURNS: usize = 11;
 /// The turn as [`Point::turn`], and how it was admitted. That is looked at only of what was not sent.
-const ADMITTED: [(usize, Admission); TURNS + 3] = [
+const ADMITTED: [(usize, Admission); TURNS + 4] = [
     (0, Admission::Queue),
     (1, Admission::Queue),
     (1, Admission::Immediate),
@@ -44,12 +44,15 @@ const ADMITTED: [(usize, Admission); TURNS + 3] = [
     (DECIDED, Admission::Queue),
     (LATE, Admission::Queue),
     (CANCELLING, Admission::Queue),
+    (FIRST_START, Admission::Queue),
 ];
 const NEW: usize = 6;
 const RECORDED: usize = 7;
 const DECIDED: usize = 8;
 const LATE: usize = 9;
 const CANCELLING: usize = 10;
+/// No turn, in a session that is there for one start of its agent.
+const FIRST_START: usize = TURNS;
 
 /// One point of the enumeration.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +105,7 @@ impl Point {
         let is_plain = !self.idle_over
             && !self.has_foreign_finalizer
             && matches!(self.owner, Owner::None | Owner::Stopped | Owner::Deleting);
-        self.turn < NEW || is_plain
+        self.turn < NEW || self.turn == FIRST_START || is_plain
     }
 }
 
@@ -120,6 +123,9 @@ fn model(point: Point) -> Model {
     session.spec.ttl = Some(Dur::from_secs(if point.ttl_over { 60 } else { 36_000 }));
     session.spec.idle_timeout = Dur::from_secs(if point.idle_over { 1 } else { 7200 });
     session.spec.turn_inactivity_timeout = Dur::from_secs(if point.silent { 1 } else { 7200 });
+    if point.turn == FIRST_START {
+        session.metadata.annotations.insert(crate::api::FIRST_START.to_owned(), "true".to_owned());
+    }
     if point.has_foreign_finalizer {
         session.metadata.finalizers.push("example.com/hold".to_owned());
     }
@@ -208,7 +214,7 @@ fn live(point: Point, state: ProcessState) -> Live {
 }
 
 fn add_turn(model: &mut Model, point: Point) {
-    if point.turn == 0 {
+    if matches!(point.turn, 0 | FIRST_START) {
         return;
     }
     let mut record = turn("s-1", TURN_UID);
@@ -291,7 +297,7 @@ fn every_world_has_a_plan_that_records_before_it_acts_once() {
             assert_eq!(once, 0, "{point:?}: an ending session starts {:?}", decided.steps);
         }
     }
-    assert_eq!(count, 3 * 10 * 5 * (9 * 6 * 16 + 5 * 3 * 4));
+    assert_eq!(count, 3 * 10 * 5 * (10 * 6 * 16 + 5 * 3 * 4));
     let all = [
         "AnswerPermission",
         "Authenticate",
@@ -394,6 +400,10 @@ fn ends_as_wanted(point: Point, model: &mut Model) {
             assert!(!ends || session.status.finished_at.is_some(), "{point:?}");
             assert!(!ends || session.status.process.is_none(), "{point:?}");
         }
+    }
+    if let (FIRST_START, Some(session)) = (point.turn, &model.session) {
+        assert!(session.status.finished_at.is_some(), "{point:?}: it is over after its start");
+        assert!(session.status.incarnation.0 <= 1, "{point:?}: started more than once");
     }
     questions_are_settled(point, model);
     let holders = model.turns.iter().filter(|turn| holds_slot(turn)).count();
