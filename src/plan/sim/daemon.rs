@@ -11,7 +11,7 @@ use super::shelf::LIMITS;
 use super::{Defect, Outcome, Sim};
 use crate::api::session::Scope;
 use crate::api::turn::{Admission, TurnPhase};
-use crate::api::{Name, Session, Uid};
+use crate::api::{Incarnation, Name, Session, Uid};
 use crate::clock::{Mono, Now};
 use crate::plan::capacity::{Holder, has_free_slot};
 use crate::plan::line::Line;
@@ -155,7 +155,11 @@ impl Sim {
 
     fn observe(&self, key: &Name) -> Option<World> {
         let daemon = self.daemon.as_ref()?;
-        let session = self.shelf.sessions.get(key)?.clone();
+        let mut session = self.shelf.sessions.get(key)?.clone();
+        let is_absent = !daemon.registry.contains_key(&session.metadata.uid);
+        if self.has(Defect::StartsAgain) && session.metadata.is_first_start() && is_absent {
+            session.status.incarnation = Incarnation::default();
+        }
         let uid = &session.metadata.uid;
         let open: Vec<_> =
             self.shelf.turns_of(key).filter(|turn| !turn.status.phase.is_final()).collect();

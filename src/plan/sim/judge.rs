@@ -27,6 +27,8 @@ pub(super) struct Seen {
     pub(super) faults: usize,
     pub(super) clock_jumps: usize,
     pub(super) unconfirmed_kills: usize,
+    /// Launches of sessions that are there for one.
+    pub(super) first_starts: usize,
     /// Questions that agents were answered one by one.
     pub(super) answers: usize,
     pub(super) reasons: BTreeSet<String>,
@@ -48,6 +50,7 @@ impl Seen {
         self.faults += other.faults;
         self.clock_jumps += other.clock_jumps;
         self.unconfirmed_kills += other.unconfirmed_kills;
+        self.first_starts += other.first_starts;
         self.answers += other.answers;
         self.reasons.extend(other.reasons);
         self.tokens = self.tokens.max(other.tokens);
@@ -61,6 +64,8 @@ struct Birth {
     mono: Mono,
     /// Which run of the daemon.
     boot: usize,
+    /// Whether it is there for one start of its agent, and how often that was launched.
+    first_start: Option<usize>,
 }
 
 /// What really happened.
@@ -80,8 +85,9 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    pub(super) fn born(&mut self, session: &Uid, mono: Mono) {
-        self.births.insert(session.clone(), Birth { mono, boot: self.boot });
+    pub(super) fn born(&mut self, session: &Uid, mono: Mono, is_first_start: bool) {
+        let first_start = is_first_start.then_some(0);
+        self.births.insert(session.clone(), Birth { mono, boot: self.boot, first_start });
     }
 
     /// A prompt is on its way to an agent (P2, P5).
@@ -101,13 +107,21 @@ impl Judge {
         self.seen.prompts += 1;
     }
 
-    /// A process was started (P5, P6).
-    pub(super) fn launched(&self, session: &Uid, is_alive: bool) -> Outcome {
+    /// A process was started (P5, P6); for a first start only once.
+    pub(super) fn launched(&mut self, session: &Uid, is_alive: bool) -> Outcome {
         if self.gone.contains(session) {
             return broken(format!("P5: {session} is gone and was started again"));
         }
         if is_alive {
             return broken(format!("P6: {session} has a process and was started again"));
+        }
+        let birth = self.births.get_mut(session);
+        if let Some(launches) = birth.and_then(|birth| birth.first_start.as_mut()) {
+            *launches += 1;
+            self.seen.first_starts += 1;
+            if *launches > 1 {
+                return broken(format!("first start: {session} was started {launches} times"));
+            }
         }
         Ok(())
     }

@@ -99,6 +99,8 @@ enum Defect {
     SaysSentTooEarly,
     /// The daemon follows the wall clock.
     FollowsWallClock,
+    /// A daemon does not know that an earlier one began a first start.
+    StartsAgain,
     /// What a tree used is not written in the commit that says who used it.
     CountsApart,
 }

@@ -355,7 +355,9 @@ impl Sim {
                 return broken(format!("{name} was deleted and stays: {}", status.reason));
             }
             let is_over = status.lineage.ttl_expires_at.is_some_and(|at| at <= now.time);
-            let must_end = is_over || crate::plan::must_tell_children(session);
+            let must_end = is_over
+                || crate::plan::must_tell_children(session)
+                || session.metadata.is_first_start();
             if must_end && status.finished_at.is_none() {
                 return broken(format!("{name} must end and does not: {}", status.reason));
             }
@@ -365,7 +367,7 @@ impl Sim {
             }
             let is_alive = self.machine.is_alive(&session.metadata.uid);
             if is_alive != status.process.is_some() || (must_end && is_alive) {
-                return broken(format!("{name}: a process is there: {is_alive}; told otherwise"));
+                return broken(format!("P6: {name}: a process is there: {is_alive}; told otherwise"));
             }
         }
         if let Some(request) =

@@ -44,11 +44,12 @@ fn lives(count: u64, setting: Setting) -> Seen {
 /// Test catalogue B1 and I1.
 #[test]
 fn random_lives_keep_every_promise() {
-    let seen = lives(seeds([400, 10_000, 200_000]), ANY_LIFE);
+    let seen = lives(seeds([500, 10_000, 200_000]), ANY_LIFE);
     println!("{seen:?}");
     // A life in which nothing happens keeps every promise too.
     assert!(seen.prompts > 200 && seen.ended_turns > 200 && seen.removed_sessions > 100);
     assert!(seen.tokens > 10, "no tree used much: {}", seen.tokens);
+    assert!(seen.first_starts > 50, "no first start: {}", seen.first_starts);
     assert!(seen.answers > 2, "no agent was answered: {}", seen.answers);
     assert!(seen.crashes > 100 && seen.crashes_within_a_pass > 50);
     assert!(seen.conflicts > 50 && seen.faults > 20 && seen.clock_jumps > 50);
@@ -92,6 +93,7 @@ fn every_defect_is_found_and_named() {
         (Defect::OverlooksChildren, "P7"),
         (Defect::SaysSentTooEarly, "P4"),
         (Defect::FollowsWallClock, "P11"),
+        (Defect::StartsAgain, "first start"),
         (Defect::CountsApart, "H11"),
     ];
     for (defect, promise) in found {

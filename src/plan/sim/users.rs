@@ -6,7 +6,7 @@ use super::Sim;
 use super::shelf::LIMITS;
 use crate::api::session::{DesiredState, Lineage, OnSessionLost, SessionSpec};
 use crate::api::turn::{Admission, SourceKind, TurnDesiredState, TurnSpec};
-use crate::api::{DELETION_PROPAGATION, Dur, Name, PROCESS_FINALIZER, Session, Turn};
+use crate::api::{DELETION_PROPAGATION, Dur, FIRST_START, Name, PROCESS_FINALIZER, Session, Turn};
 use crate::plan::capacity::{Holder, has_free_slot};
 use crate::plan::model::metadata;
 
@@ -40,10 +40,14 @@ impl Sim {
         }
         let parent = self.any_session().filter(|_| self.random.random_range(0..4) > 0);
         let parent = parent.filter(|parent| self.may_have_child(parent));
+        let is_first_start = parent.is_none() && self.one_in(20);
         let uid = self.next_uid();
         let name = Name::from(format!("s{:04}", self.uids));
         let mut meta = metadata(name.as_str(), uid.as_str());
         meta.finalizers.push(PROCESS_FINALIZER.to_owned());
+        if is_first_start {
+            meta.annotations.insert(FIRST_START.to_owned(), "true".to_owned());
+        }
         meta.creation_timestamp = Some(self.now().time);
         meta.resource_version = self.shelf.next_revision();
         let pick = |dice: usize, from: [u64; 3]| Dur::from_secs(from[dice]);
@@ -69,7 +73,7 @@ impl Sim {
                 ..Lineage::default()
             };
         }
-        self.judge.born(&uid, self.mono());
+        self.judge.born(&uid, self.mono(), is_first_start);
         self.note(|| format!("{name} is made below {:?}", session.spec.parent));
         self.shelf.sessions.insert(name.clone(), session);
         self.wake(&name);
@@ -79,11 +83,12 @@ impl Sim {
         parent.status.lineage.depth < self.setting.depth
             && self.shelf.children_of(&parent.metadata.uid).len() < self.setting.fan_out
             && !crate::plan::must_tell_children(parent)
+            && !parent.metadata.is_first_start()
     }
 
     fn ask_turn(&mut self) {
         let Some(session) = self.any_session() else { return };
-        if crate::plan::must_tell_children(&session) {
+        if crate::plan::must_tell_children(&session) || session.metadata.is_first_start() {
             return;
         }
         let (key, parent) = (session.metadata.name, session.status.lineage.parent);
