@@ -457,6 +457,9 @@ async fn reconcile(controller: &Arc<Controller>, shutdown: &CancellationToken) {
             () = shutdown.cancelled(), if stop_by.is_none() => {
                 controller.is_stopping.store(true, Ordering::SeqCst);
                 stop_by = Some(controller.clock.now().mono.plus(SHUTDOWN_MAX));
+                // What has no process waits for the next start: a backlog must not hold up the end
+                // of what runs.
+                controller.queue.clear();
                 controller.look_at_all_processes();
             }
             () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => {

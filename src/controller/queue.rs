@@ -135,6 +135,15 @@ impl<K: Clone + Ord + Hash> Core<K> {
         self.failures.remove(key);
     }
 
+    /// Wants nothing worked on any more but what is being worked on.
+    pub fn clear(&mut self) {
+        self.order.clear();
+        self.timers.clear();
+        self.timer_of.clear();
+        let processing = &self.processing;
+        self.dirty.retain(|key, _| processing.contains(key));
+    }
+
     /// Takes the next key. Its timer goes: the pass says anew when to come back.
     pub fn poll(&mut self, now: Mono) -> Polled<K> {
         while let Some(((at, _), _)) = self.timers.first_key_value() {
@@ -240,6 +249,11 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
         self.core().forget(key);
     }
 
+    /// Wants nothing worked on any more but what is being worked on.
+    pub fn clear(&self) {
+        self.core().clear();
+    }
+
     /// The worker of the key is done.
     pub fn done(&self, key: &K) {
         self.core().done(key);
@@ -316,6 +330,26 @@ mod tests {
         assert_eq!(ready(&mut core, 0), None);
         core.done(&"a");
         assert_eq!(ready(&mut core, 0), Some("a"));
+    }
+
+    #[test]
+    fn what_waits_is_forgotten_and_what_is_processed_comes_back() {
+        let mut core = Core::default();
+        for key in ["a", "b", "c"] {
+            core.add(key, Trigger::Watch);
+        }
+        core.add_at("d", Mono(5), Trigger::Timer);
+        assert_eq!(ready(&mut core, 0), Some("a"));
+        core.add("a", Trigger::Watch);
+        core.clear();
+        core.add("e", Trigger::Process);
+        core.done(&"a");
+        assert_eq!([ready(&mut core, 9), ready(&mut core, 9)], [Some("e"), Some("a")]);
+        core.done(&"a");
+        core.done(&"e");
+        assert_eq!(core.poll(Mono(9)), Polled::Idle);
+        core.add("b", Trigger::Watch);
+        assert_eq!(ready(&mut core, 9), Some("b"), "what is forgotten can be added again");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::admission::{
     Admission, Admitted, Applied, DeleteOptions, FieldValidation, Refusal, WriteOptions, Writer,
 };
 use crate::api::{FieldError, Kind, MANAGED_BY, Name, Namespace, Uid};
-use crate::store::records::Page;
+use crate::store::keys;
 
 /// An object as it is in the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -91,23 +91,20 @@ impl Gate {
 
     /// Every object that belongs to a file. For the start.
     pub(super) async fn managed(&self) -> Result<Vec<(ObjectId, Found)>, Refusal> {
+        let records = self.admission.records();
         let mut managed = Vec::new();
-        for kind in Kind::ALL {
-            if kind == Kind::Event {
-                continue;
-            }
-            let listed = self.admission.records().list_values(kind, None, &Page::ALL).await?;
-            for value in listed.items {
-                let found = found_in(&value);
-                if found.source.is_some() {
-                    let text = |field| value["metadata"][field].as_str().unwrap_or_default();
-                    let object = ObjectId {
-                        kind,
-                        namespace: Namespace::from(text("namespace")),
-                        name: Name::from(text("name")),
-                    };
-                    managed.push((object, found));
-                }
+        for key in records.pointed_at(keys::MANAGED).await? {
+            let Some(value) = records.value_at(&key).await? else { continue };
+            let found = found_in(&value);
+            let kind = Kind::ALL.into_iter().find(|kind| value["kind"] == kind.as_str());
+            if let (Some(kind), true) = (kind, found.source.is_some()) {
+                let text = |field| value["metadata"][field].as_str().unwrap_or_default();
+                let object = ObjectId {
+                    kind,
+                    namespace: Namespace::from(text("namespace")),
+                    name: Name::from(text("name")),
+                };
+                managed.push((object, found));
             }
         }
         Ok(managed)

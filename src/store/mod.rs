@@ -539,6 +539,15 @@ pub mod keys {
     /// The prefix of every report.
     pub const REPORTS: &str = "/report/";
 
+    /// An object that names the manifest file that it belongs to. The value is the object's key.
+    #[must_use]
+    pub fn managed(object: &Uid) -> Key {
+        Key::new(format!("{MANAGED}{object}"))
+    }
+
+    /// The prefix of [`managed`], oldest first.
+    pub const MANAGED: &str = "/managed/";
+
     /// The prefix of [`manifest`].
     pub const MANIFESTS: &str = "/manifest/";
 

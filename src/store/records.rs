@@ -184,7 +184,16 @@ impl Records {
         namespace: &Namespace,
         name: &Name,
     ) -> Result<Option<Value>, Error> {
-        let record = self.store.get(&keys::record(kind, namespace, name)).await?;
+        self.value_at(&keys::record(kind, namespace, name)).await
+    }
+
+    /// The record with this key, as JSON.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::get`].
+    pub async fn value_at(&self, key: &Key) -> Result<Option<Value>, Error> {
+        let record = self.store.get(key).await?;
         record.map(|record| decode_value(&record.key, &record.value, record.rev)).transpose()
     }
 

@@ -39,6 +39,7 @@ fn sessions_come_and_go_and_the_daemon_stays_as_it_was() {
     let before = held(rig.daemon.pid());
     let mut alive: Vec<String> = Vec::new();
     let mut memory_early = 0;
+    let mut memory_by_tenth = Vec::new();
     for number in 0..total {
         let name = format!("j{number}");
         let is_endless = random.random_bool(0.1);
@@ -55,6 +56,9 @@ fn sessions_come_and_go_and_the_daemon_stays_as_it_was() {
         while alive.len() >= ALIVE_MAX.min(total / 3) {
             let gone = alive.swap_remove(random.random_range(0..alive.len()));
             rig.delete(&gone);
+        }
+        if number % (total / 10) == 0 {
+            memory_by_tenth.push(memory_kib(rig.daemon.pid()));
         }
         if number == total / 3 {
             memory_early = memory_kib(rig.daemon.pid());
@@ -73,6 +77,7 @@ fn sessions_come_and_go_and_the_daemon_stays_as_it_was() {
             .then_some(now)
     });
     println!("J1: before {before:?}, after {after:?}; memory {memory_early} to {memory_late} KiB");
+    println!("J1: memory by tenths {memory_by_tenth:?} KiB");
     let limit = memory_early + (memory_early * GROWTH_PERCENT_MAX / 100).max(FILLING_KIB[tier()]);
     assert!(memory_late <= limit, "{memory_early} KiB grew to {memory_late} KiB");
     let file = rig.world.data_dir().join("store.db");

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::bench::{Bench, is_thorough};
 use super::gate::Side;
-use crate::api::Code;
+use crate::api::{Code, Session};
 use crate::api::session::SessionPhase;
 use crate::api::turn::TurnPhase;
 
@@ -104,6 +104,32 @@ async fn an_orderly_stop_interrupts_what_runs_and_keeps_what_waits() {
     let session = bench.find_session("s").await.unwrap();
     assert_eq!(session.status.phase, SessionPhase::Idle);
     bench.check_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orderly_stop_does_not_wait_for_a_backlog_without_processes() {
+    let mut bench = Bench::still(2);
+    bench.agent("a", "endless").await;
+    for number in 0..100 {
+        bench.session(&format!("s{number}"), "a", json!({})).await;
+    }
+    bench.start().await;
+    bench.stop().await;
+    let mut observed = 0;
+    for number in 0..100 {
+        let session = bench.find_session(&format!("s{number}")).await.unwrap();
+        observed += usize::from(session.status.observed_generation > 0);
+    }
+    assert_eq!(observed, 0, "the stop waited for passes that end nothing");
+    // The next daemon looks at them.
+    bench.start().await;
+    for number in 0..100 {
+        let name = format!("s{number}");
+        let is_observed = |session: Option<&Session>| {
+            session.is_some_and(|session| session.status.observed_generation > 0)
+        };
+        bench.until_session(&name, is_observed).await;
+    }
 }
 
 /// Test catalogue D11.

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::key_of;
 use crate::api::{
-    ConditionStatus, Kind, Name, Namespace, Object, ObjectMeta, PermissionRequest, Session, Spec,
+    ConditionStatus, Kind, MANAGED_BY, Name, Namespace, Object, ObjectMeta, PermissionRequest, Session, Spec,
     Turn, Uid,
 };
 use crate::store::{Key, keys};
@@ -18,6 +18,9 @@ use crate::store::{Key, keys};
 pub fn index<S: Spec>(object: &Object<S>) -> Vec<(Key, Bytes)> {
     let target = Bytes::from(key_of(object).as_str().to_owned());
     let mut found = vec![keys::uid(&object.metadata.uid)];
+    if object.metadata.annotations.contains_key(MANAGED_BY) {
+        found.push(keys::managed(&object.metadata.uid));
+    }
     let any: &dyn Any = object;
     if let Some(session) = any.downcast_ref::<Session>() {
         index_session(session, &mut found);

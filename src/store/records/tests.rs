@@ -6,7 +6,7 @@ use super::*;
 use crate::api::session::{DesiredState, EndOutcome, ProcessRecord, ProcessState, SessionEnd};
 use crate::api::turn::TurnPhase;
 use crate::api::{
-    Agent, AgentSpec, Condition, ConditionStatus, ObjectMeta, OwnerReference, SessionSpec, Time,
+    Agent, AgentSpec, Condition, ConditionStatus, MANAGED_BY, ObjectMeta, OwnerReference, SessionSpec, Time,
     TurnSpec,
 };
 use crate::store::memory::MemoryStore;
@@ -77,6 +77,15 @@ fn condition(kind: &str, status: ConditionStatus) -> Condition {
 fn set(session: &mut Session, kind: &str, status: ConditionStatus) {
     let condition = condition(kind, status);
     session.status.conditions.set(kind, status, &condition.reason, "", 1, NOW);
+}
+
+#[test]
+fn what_names_its_manifest_file_is_found_without_reading_all() {
+    let managed = |object: &Session| index_keys(object).contains(&"/managed/uid-s".to_owned());
+    let mut session = session("s");
+    assert!(!managed(&session));
+    session.metadata.annotations.insert(MANAGED_BY.to_owned(), "/m/a.yaml".to_owned());
+    assert!(managed(&session));
 }
 
 #[tokio::test]
