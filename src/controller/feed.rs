@@ -1,5 +1,6 @@
 //! From changes in the store to keys in the queue: the watch, the boot and the backstops.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +19,6 @@ use super::{Controller, ObjectKey, RESYNC_EVERY, lock};
 
 /// Pause before a lost watch is begun anew.
 const WATCH_AGAIN: Duration = Duration::from_millis(200);
-/// Deadlines looked up at a time.
-const DEADLINES_PAGE: usize = 256;
 
 /// Follows everything that a session's world is made of, until told to stop.
 pub(super) async fn follow(controller: Arc<Controller>, from: Rev, stop: CancellationToken) {
@@ -257,26 +256,19 @@ impl Controller {
     async fn schedule_deadlines(&self) -> Result<(), records::Error> {
         let now = self.clock.now().time;
         let horizon = now.plus(RESYNC_EVERY * 2).as_millis();
-        let mut after: Option<Key> = None;
-        loop {
-            let store = self.records.store();
-            let (page, _) = store.list(keys::DEADLINES, after.as_ref(), DEADLINES_PAGE).await?;
-            for record in &page {
-                let at = record.key.as_str().strip_prefix(keys::DEADLINES).and_then(|rest| {
-                    rest.split('/').next().and_then(|millis| millis.parse::<i64>().ok())
-                });
-                let Some(at) = at.filter(|&at| at <= horizon) else { return Ok(()) };
-                let target = std::str::from_utf8(&record.value).ok().map(Key::new);
-                if let Some(key) = target.as_ref().and_then(object_key) {
-                    let wait = crate::api::Time::from_millis(at).since(now);
-                    self.queue.add_after(key, wait, Trigger::Timer);
-                }
+        let walked = self.records.walk(keys::DEADLINES, |record| {
+            let at = record.key.as_str().strip_prefix(keys::DEADLINES).and_then(|rest| {
+                rest.split('/').next().and_then(|millis| millis.parse::<i64>().ok())
+            });
+            let Some(at) = at.filter(|&at| at <= horizon) else { return ControlFlow::Break(()) };
+            let target = std::str::from_utf8(&record.value).ok().map(Key::new);
+            if let Some(key) = target.as_ref().and_then(object_key) {
+                let wait = crate::api::Time::from_millis(at).since(now);
+                self.queue.add_after(key, wait, Trigger::Timer);
             }
-            match page.last() {
-                Some(last) if page.len() == DEADLINES_PAGE => after = Some(last.key.clone()),
-                Some(_) | None => return Ok(()),
-            }
-        }
+            ControlFlow::Continue(())
+        });
+        Ok(walked.await?)
     }
 
     /// The daemon stops: every session with a process is looked at now.

@@ -4,6 +4,7 @@
 //! task that writes them together. What a crash or a full queue loses is counted, not waited for.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,7 +25,7 @@ use crate::clock::{Now, SharedClock};
 use crate::plan::world::{Call, Process};
 use crate::plan::{Change, Plan, Requeue, World};
 use crate::store::records::{Records, Txn};
-use crate::store::{Error, Key, keys};
+use crate::store::{Error, Key, Rev, keys};
 
 /// Reports and events that wait to be written; more are counted and dropped.
 const QUEUE_MAX: usize = 4096;
@@ -247,9 +248,9 @@ impl Reporter {
     }
 
     async fn last_sequence(&self, uid: &Uid) -> Result<u64, Error> {
-        let (stored, _) = self.records.store().list(&keys::reports_of(uid), None, 0).await?;
+        let newest = self.records.store().last(&keys::reports_of(uid)).await?;
         let number = |key: &Key| key.as_str().rsplit('/').next().and_then(|text| text.parse().ok());
-        Ok(stored.last().and_then(|record| number(&record.key)).unwrap_or(0))
+        Ok(newest.and_then(|record| number(&record.key)).unwrap_or(0))
     }
 
     /// The same thing said again counts up, as Kubernetes' events do.
@@ -275,16 +276,24 @@ impl Reporter {
     async fn remove_old(&self) -> Result<(), crate::store::records::Error> {
         let now = self.clock.now().time;
         let store = self.records.store();
-        let (events, _) = store.list(&keys::kind_prefix(Kind::Event), None, 0).await?;
-        let old = events.into_iter().filter(|record| {
-            serde_json::from_slice::<Event>(&record.value)
-                .map_or(true, |event| now.since(event.last_timestamp) >= self.retention.events)
+        let mut stale: Vec<Key> = Vec::new();
+        let events = keys::kind_prefix(Kind::Event);
+        let walked = self.records.walk(&events, |record| {
+            let is_old = serde_json::from_slice::<Event>(&record.value)
+                .map_or(true, |event| now.since(event.last_timestamp) >= self.retention.events);
+            if is_old {
+                stale.push(record.key);
+            }
+            ControlFlow::Continue(())
         });
-        let mut stale: Vec<Key> = old.map(|record| record.key).collect();
-        let (reports, _) = store.list(keys::REPORTS, None, 0).await?;
-        let surplus = reports.len().saturating_sub(self.retention.reports);
-        let mut by_age: Vec<_> =
-            reports.into_iter().map(|record| (record.rev, record.key)).collect();
+        walked.await?;
+        let mut by_age: Vec<(Rev, Key)> = Vec::new();
+        let walked = self.records.walk(keys::REPORTS, |record| {
+            by_age.push((record.rev, record.key));
+            ControlFlow::Continue(())
+        });
+        walked.await?;
+        let surplus = by_age.len().saturating_sub(self.retention.reports);
         by_age.sort();
         stale.extend(by_age.into_iter().take(surplus).map(|(_, key)| key));
         for keys in stale.chunks(crate::store::COMMIT_OPS_MAX) {

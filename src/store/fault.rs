@@ -265,6 +265,11 @@ impl Store for FaultStore {
         self.store.list(prefix, after, limit).await
     }
 
+    async fn last(&self, prefix: &str) -> Result<Option<Record>, Error> {
+        self.spoil_read().await?;
+        self.store.last(prefix).await
+    }
+
     async fn commit(&self, commit: Commit) -> Result<Rev, Error> {
         let possible = if commit.guards.is_empty() { OF_WRITES } else { OF_GUARDED };
         match self.draw(possible).await {

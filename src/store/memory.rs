@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Append, BLOB_CHUNK_BYTES_MAX, BlobId, Blobs, COMMIT_OPS_MAX, Change, Commit, Error, Guard, Key,
-    Op, RECORD_BYTES_MAX, Record, Rev, Store, Watch,
+    Op, RECORD_BYTES_MAX, Record, Rev, Store, Watch, past,
 };
 use crate::api::Uid;
 
@@ -155,6 +155,12 @@ impl Store for MemoryStore {
             .map(|(_, record)| record.clone())
             .collect();
         Ok((records, Rev(state.head)))
+    }
+
+    async fn last(&self, prefix: &str) -> Result<Option<Record>, Error> {
+        let state = self.state();
+        let mut found = state.records.range(Key::new(prefix)..Key::new(past(prefix))).rev();
+        Ok(found.next().map(|(_, record)| record.clone()))
     }
 
     async fn commit(&self, commit: Commit) -> Result<Rev, Error> {

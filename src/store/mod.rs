@@ -219,6 +219,9 @@ pub trait Store: Send + Sync {
         limit: usize,
     ) -> Result<(Vec<Record>, Rev), Error>;
 
+    /// The last record, in key order, whose key begins with `prefix`.
+    async fn last(&self, prefix: &str) -> Result<Option<Record>, Error>;
+
     /// Writes if every guard holds, durably, and tells the revision.
     async fn commit(&self, commit: Commit) -> Result<Rev, Error>;
 
@@ -306,6 +309,11 @@ pub trait Blobs: Send + Sync {
         &self,
         is_owned: &(dyn for<'a> Fn(&'a Uid) -> bool + Send + Sync),
     ) -> Result<u64, Error>;
+}
+
+/// What sorts behind every key with this prefix: keys hold no such character.
+fn past(prefix: &str) -> String {
+    format!("{prefix}{}", char::MAX)
 }
 
 /// A store that the whole program shares.

@@ -13,6 +13,8 @@ mod index;
 mod spent;
 mod txn;
 
+use std::ops::ControlFlow;
+
 use serde_json::Value;
 
 use super::{Error as StoreError, Key, Record, Rev, SharedStore, keys};
@@ -21,6 +23,9 @@ use crate::api::{Kind, Name, Namespace, Object, PermissionRequest, Session, Spec
 pub use index::{idempotency_key, index, spawn_key};
 pub use spent::{Keyed, Spent};
 pub use txn::{Txn, removals};
+
+/// Records that a walk reads at a time.
+const WALK_PAGE: usize = 256;
 
 /// Why a record could not be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -220,6 +225,16 @@ impl Records {
         self.store.get(&keys::uid(uid)).await?.map(|record| key_in(&record)).transpose()
     }
 
+    /// The uid that sorts last: the newest, unless the clock of an earlier daemon was ahead.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::get`].
+    pub async fn newest_uid(&self) -> Result<Option<Uid>, Error> {
+        let last = self.store.last(keys::UIDS).await?;
+        Ok(last.and_then(|last| last.key.as_str().strip_prefix(keys::UIDS).map(Uid::from)))
+    }
+
     /// The records of a kind, of one namespace or of all.
     ///
     /// # Errors
@@ -327,6 +342,34 @@ impl Records {
             }
         }
         Ok(found)
+    }
+
+    /// Shows what the store has under a prefix, in key order, until `visit` has seen enough. A page
+    /// at a time, so that neither memory nor the store is taken by all of it at once; what is written
+    /// meanwhile may be seen or not.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn walk(
+        &self,
+        prefix: &str,
+        mut visit: impl FnMut(Record) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        let mut after: Option<Key> = None;
+        loop {
+            let (page, _) = self.store.list(prefix, after.as_ref(), WALK_PAGE).await?;
+            let last = page.last().filter(|_| page.len() == WALK_PAGE);
+            after = last.map(|record| record.key.clone());
+            for record in page {
+                if visit(record).is_break() {
+                    return Ok(());
+                }
+            }
+            if after.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     /// The object that a secondary key points at.

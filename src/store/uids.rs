@@ -28,6 +28,17 @@ impl Uids {
         Self { clock, last: Mutex::new((0, 0)) }
     }
 
+    /// Every further uid sorts behind this one, which an earlier daemon made: the order of a
+    /// session's turns outlives a daemon whose wall clock was ahead.
+    pub fn go_behind(&self, uid: &Uid) {
+        let Ok(uuid) = uuid::Uuid::parse_str(uid.as_str()) else { return };
+        let bytes = uuid.as_bytes();
+        let ms = bytes[..6].iter().fold(0_u64, |ms, byte| ms << 8 | u64::from(*byte));
+        let counter = u16::from_be_bytes([bytes[6], bytes[7]]) & COUNTER_MAX;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = (*last).max((ms, counter));
+    }
+
     /// A uid that sorts behind every earlier one of this maker.
     #[must_use]
     pub fn make(&self) -> Uid {
@@ -59,6 +70,19 @@ mod tests {
         let uids = Uids::new(Arc::new(ManualClock::default()));
         let made: Vec<Uid> = (0..10_000).map(|_| uids.make()).collect();
         assert!(made.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn uids_sort_behind_those_of_a_daemon_whose_clock_was_ahead() {
+        let ahead = Arc::new(ManualClock::default());
+        ahead.advance(std::time::Duration::from_secs(90_000));
+        let earlier = Uids::new(ahead);
+        let (_, newest) = (earlier.make(), earlier.make());
+        let uids = Uids::new(Arc::new(ManualClock::default()));
+        uids.go_behind(&Uid::from("no uuid"));
+        uids.go_behind(&newest);
+        let made: Vec<Uid> = std::iter::once(newest).chain((0..3).map(|_| uids.make())).collect();
+        assert!(made.is_sorted_by(|a, b| a < b), "{made:?}");
     }
 
     #[test]

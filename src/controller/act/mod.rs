@@ -211,7 +211,8 @@ impl Controller {
             return Err(Error::NoFreeSlot);
         }
         let holders = slots.after(change.take_slot.as_ref(), &change.free_slots, parent);
-        let mut txn = trees::write(transaction(world, change, self.clock.now().time), world, change);
+        let mut txn =
+            trees::write(transaction(world, change, self.clock.now().time), world, change);
         if let Some(turn) = &change.take_slot {
             // Before the commit: if its outcome stays unknown, the turn counts as taken here.
             self.take(turn.clone());

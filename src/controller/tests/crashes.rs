@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::bench::{Bench, is_thorough};
 use super::gate::Side;
-use crate::api::{Code, Session};
 use crate::api::session::SessionPhase;
 use crate::api::turn::TurnPhase;
+use crate::api::{Code, Session};
 
 /// What goes on while the daemon dies: turns that end, one that is cancelled, a session that is
 /// deleted.

@@ -161,6 +161,11 @@ impl Store for Gate {
         self.store.list(prefix, after, limit).await
     }
 
+    async fn last(&self, prefix: &str) -> Result<Option<Record>, Error> {
+        self.broken()?;
+        self.store.last(prefix).await
+    }
+
     async fn commit(&self, commit: Commit) -> Result<Rev, Error> {
         let number = self.commits.fetch_add(1, Ordering::SeqCst);
         let stop = self.stop.lock().unwrap().filter(|(at, _)| *at <= number).map(|(_, side)| side);

@@ -257,6 +257,11 @@ async fn lists_are_in_key_order_and_pages_join(bench: Bench) {
     let (all, _) = bench.store.list(&bench.prefix, None, 0).await.unwrap();
     let keys: Vec<Key> = all.iter().map(|record| record.key.clone()).collect();
     assert_eq!(keys, names.iter().map(|name| bench.key(name)).collect::<Vec<_>>());
+    let last = bench.store.last(&bench.prefix).await.unwrap();
+    assert_eq!(last.as_ref(), all.last());
+    let middle = bench.store.last(bench.key("r0123").as_str()).await.unwrap();
+    assert_eq!(middle.as_ref(), Some(&all[123]));
+    assert_eq!(bench.store.last(bench.key("s").as_str()).await.unwrap(), None);
     let mut joined: Vec<Record> = Vec::new();
     loop {
         let after = joined.last().map(|record| record.key.clone());

@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 
 use super::key_of;
 use crate::api::{
-    ConditionStatus, Kind, MANAGED_BY, Name, Namespace, Object, ObjectMeta, PermissionRequest, Session, Spec,
-    Turn, Uid,
+    ConditionStatus, Kind, MANAGED_BY, Name, Namespace, Object, ObjectMeta, PermissionRequest,
+    Session, Spec, Turn, Uid,
 };
 use crate::store::{Key, keys};
 

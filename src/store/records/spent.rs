@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::index::session_of;
 use super::{Error, Records, Txn, idempotency_key, key_in, spawn_key};
+use crate::api::turn::Delivery;
 use crate::api::{Name, Object, Session, Spec, Time, Turn, Uid};
 use crate::store::{COMMIT_OPS_MAX, Guard, Key, keys};
 
@@ -26,7 +27,9 @@ const FREED_MAX: usize = COMMIT_OPS_MAX / 2;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spent {
-    /// The record's name.
+    /// The record's uid.
+    pub uid: Uid,
+    /// Its name.
     pub name: Name,
     /// The session that was made, or the one of the turn that was made.
     pub session: Uid,
@@ -44,6 +47,10 @@ impl Spent {
         let any: &dyn Any = object;
         let (key, session, request_sha256) = if let Some(turn) = any.downcast_ref::<Turn>() {
             let session = session_of(metadata)?.clone();
+            if turn.status.delivery == Delivery::NotSent && turn.status.phase.is_final() {
+                // Nobody was given anything: a repetition gives it for the first time.
+                return None;
+            }
             (idempotency_key(turn)?, session, turn.spec.source.request_sha256.clone())
         } else {
             let session = any.downcast_ref::<Session>()?;
@@ -51,8 +58,14 @@ impl Spent {
             (spawn_key(session)?, metadata.uid.clone(), Some(used_with))
         };
         let until = metadata.creation_timestamp?.plus(KEPT);
-        let spent = Self { name: metadata.name.clone(), session, request_sha256, until };
+        let (uid, name) = (metadata.uid.clone(), metadata.name.clone());
+        let spent = Self { uid, name, session, request_sha256, until };
         (until > now).then_some((key, spent))
+    }
+
+    /// Where it stands among those that are to be forgotten.
+    pub(super) fn forgotten_at(&self) -> Key {
+        keys::spent(self.until.as_millis(), &self.uid)
     }
 }
 
@@ -93,6 +106,26 @@ impl Records {
         }
         self.free_spent(now).await?;
         Ok(Keyed::Unused)
+    }
+
+    /// Forgets a spent key before its time.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::get`].
+    pub async fn free_key(&self, key: &Key, spent: &Spent) -> Result<(), Error> {
+        let at = spent.forgotten_at();
+        let Some(mark) = self.store.get(&at).await? else { return Ok(()) };
+        // The two come and go together.
+        let txn = Txn::new()
+            .guard(Guard::RevIs(at.clone(), mark.rev))
+            .delete_raw(at)
+            .delete_raw(key.clone());
+        match txn.commit(self.store.as_ref()).await {
+            Err(error) if !error.is_conflict() => Err(error),
+            // Or somebody else forgot it in the same moment.
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Forgets some of the keys that are past their time, oldest first; says how many.

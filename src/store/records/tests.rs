@@ -4,10 +4,10 @@ use bytes::Bytes;
 
 use super::*;
 use crate::api::session::{DesiredState, EndOutcome, ProcessRecord, ProcessState, SessionEnd};
-use crate::api::turn::TurnPhase;
+use crate::api::turn::{Delivery, TurnPhase};
 use crate::api::{
-    Agent, AgentSpec, Condition, ConditionStatus, MANAGED_BY, ObjectMeta, OwnerReference, SessionSpec, Time,
-    TurnSpec,
+    Agent, AgentSpec, Condition, ConditionStatus, MANAGED_BY, ObjectMeta, OwnerReference,
+    SessionSpec, Time, TurnSpec,
 };
 use crate::store::memory::MemoryStore;
 use crate::store::{Append, BlobId, Blobs, COMMIT_OPS_MAX, Guard, Store, Stream};
@@ -205,6 +205,8 @@ fn keyed_turn(name: &str) -> Turn {
     turn.metadata.creation_timestamp = Some(NOW);
     turn.spec.idempotency_key = Some(name.to_owned());
     turn.spec.source.request_sha256 = Some("asked".to_owned());
+    turn.status.phase = TurnPhase::Completed;
+    turn.status.delivery = Delivery::Sent;
     turn
 }
 
@@ -219,6 +221,7 @@ async fn a_key_outlives_its_turn_until_it_is_a_day_old_and_then_leaves_nothing()
     Txn::new().retire(&turn, NOW).commit(&**records.store()).await.unwrap();
     let until = NOW.plus(spent::KEPT);
     let spent = Spent {
+        uid: "uid-s-1".into(),
         name: "s-1".into(),
         session: "uid-s".into(),
         request_sha256: Some("asked".to_owned()),
@@ -233,6 +236,30 @@ async fn a_key_outlives_its_turn_until_it_is_a_day_old_and_then_leaves_nothing()
     let again = create(&records, &keyed_turn("s-1")).await;
     Txn::new().retire(&again, until).commit(&**records.store()).await.unwrap();
     assert_eq!(records.store().list("/", None, 0).await.unwrap().0, []);
+}
+
+#[tokio::test]
+async fn a_key_goes_with_a_turn_that_nobody_was_given() {
+    let records = records();
+    let mut turn = keyed_turn("s-1");
+    (turn.status.phase, turn.status.delivery) = (TurnPhase::Cancelled, Delivery::NotSent);
+    let turn = create(&records, &turn).await;
+    Txn::new().retire(&turn, NOW).commit(&**records.store()).await.unwrap();
+    assert_eq!(records.store().list("/", None, 0).await.unwrap().0, []);
+}
+
+#[tokio::test]
+async fn a_key_that_is_freed_leaves_nothing_that_would_free_it_again() {
+    let records = records();
+    let turn = create(&records, &keyed_turn("s-1")).await;
+    Txn::new().retire(&turn, NOW).commit(&**records.store()).await.unwrap();
+    let key = idempotency_key(&turn).unwrap();
+    let Keyed::Spent(spent) = records.keyed::<TurnSpec>(&key, NOW).await.unwrap() else {
+        panic!("it is known")
+    };
+    records.free_key(&key, &spent).await.unwrap();
+    assert_eq!(records.store().list("/", None, 0).await.unwrap().0, []);
+    records.free_key(&key, &spent).await.unwrap();
 }
 
 #[tokio::test]

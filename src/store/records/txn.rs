@@ -58,7 +58,7 @@ impl Txn {
     pub fn retire<S: Spec>(self, object: &Object<S>, now: Time) -> Self {
         match Spent::of(object, now) {
             None => self.remove(object),
-            Some((key, spent)) => self.remove_but(object, Some(&key)).spend(key, &spent, object),
+            Some((key, spent)) => self.remove_but(object, Some(&key)).spend(key, &spent),
         }
     }
 
@@ -136,8 +136,8 @@ impl Txn {
         Ok(store.commit(self.commit).await?)
     }
 
-    fn spend<S: Spec>(mut self, key: Key, spent: &Spent, object: &Object<S>) -> Self {
-        let at = keys::spent(spent.until.as_millis(), &object.metadata.uid);
+    fn spend(mut self, key: Key, spent: &Spent) -> Self {
+        let at = spent.forgotten_at();
         match serde_json::to_vec(spent) {
             Ok(mark) => self.put_raw(at, key.as_str().to_owned()).put_raw(key, mark),
             Err(error) => {

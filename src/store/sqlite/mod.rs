@@ -419,6 +419,12 @@ impl Store for SqliteStore {
         self.shared.readers.run(read).await
     }
 
+    async fn last(&self, prefix: &str) -> Result<Option<Record>, Error> {
+        let prefix = prefix.to_owned();
+        let read = move |connection: &mut Connection| reader::last(connection, &prefix);
+        self.shared.readers.run(read).await
+    }
+
     async fn commit(&self, commit: Commit) -> Result<Rev, Error> {
         check_commit(&commit)?;
         self.write(Work::Commit(commit)).await.map(Rev)

@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
 use tokio::sync::Semaphore;
 
 use super::schema::{self, unsigned};
-use crate::store::{Error, Key, Record, Rev};
+use crate::store::{Error, Key, Record, Rev, past};
 
 /// How many reads run at once. More than the cores of a small machine gains nothing, and each
 /// holds a page cache of up to 2 MiB.
@@ -142,6 +142,17 @@ pub(super) fn list(
     }
     snapshot.finish()?;
     Ok((records, Rev(head)))
+}
+
+/// The last record whose key begins with the prefix.
+pub(super) fn last(connection: &Connection, prefix: &str) -> rusqlite::Result<Option<Record>> {
+    connection
+        .prepare_cached(
+            "SELECT key, value, rev, create_rev FROM records WHERE key >= ?1 AND key < ?2 \
+             ORDER BY key DESC LIMIT 1",
+        )?
+        .query_row(params![prefix, past(prefix)], record)
+        .optional()
 }
 
 /// The nonce that the commit of a revision left.
