@@ -17,8 +17,8 @@ use crate::api::session::Provider;
 use crate::api::turn::{Admission as Mode, PromptBlob, TurnSource};
 use crate::api::validate::INLINE_PROMPT_BYTES_MAX;
 use crate::api::{
-    Code, DEFAULT_NAMESPACE, FieldError, FieldErrors, FieldPath, Kind, Name, OwnerReference,
-    Session, SessionSpec, Turn, TurnSpec, Uid, naming,
+    Code, DEFAULT_NAMESPACE, FieldError, FieldErrors, FieldPath, Kind, MANAGED_BY, Name,
+    OwnerReference, Session, SessionSpec, Turn, TurnSpec, Uid, naming,
 };
 use crate::failpoint::{self, Point};
 use crate::store::records::{Keyed, Txn, idempotency_key};
@@ -196,6 +196,11 @@ impl Admission {
         let made = match self.records.keyed::<TurnSpec>(&key, self.clock.now().time).await? {
             Keyed::Unused => return Ok(None),
             Keyed::Made(made) => *made,
+            // The file that made the turn replaces it, or puts it back.
+            Keyed::Spent(spent) if is_managed(turn) && spent.name == turn.metadata.name => {
+                self.records.free_key(&key, &spent).await?;
+                return Ok(None);
+            }
             Keyed::Spent(spent) => {
                 let what = format!("for the turn {}, which was deleted since", spent.name);
                 return Err(used_with(&what, "use a new key to give the prompt again"));
@@ -297,6 +302,11 @@ impl Admission {
         // One more than wanted, so that a longer one is not taken for it.
         Ok(self.blobs.read(&blob, 0, prompt.len() + 1).await? == *prompt)
     }
+}
+
+/// Whether a manifest file makes the turn.
+fn is_managed(turn: &Turn) -> bool {
+    turn.metadata.annotations.contains_key(MANAGED_BY)
 }
 
 fn prompt_of(turn: &Turn) -> BlobId {

@@ -573,7 +573,10 @@ pub struct Restarts {
     pub next_attempt_at: Option<Time>,
     /// The generation of the agent that they were seen at: a newer one resets them.
     pub agent_generation: i64,
-    /// When the last one failed: a prompt that is newer tries again.
+    /// The uid of the newest prompt that has waited through one: a later one tries again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latest_prompt: Option<Uid>,
+    /// When the last one failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_at: Option<Time>,
     /// What went wrong last, in one word.

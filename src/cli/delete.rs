@@ -67,6 +67,9 @@ impl Delete {
         if names.is_empty() {
             return Err(Failure::Usage("which? give KIND NAME or KIND/NAME".to_owned()));
         }
+        for name in &names {
+            parse_subject(resource.singular(), Some(name))?;
+        }
         let client = context.client()?;
         let mut body = json!({"kind": "DeleteOptions", "apiVersion": "v1",
                               "propagationPolicy": self.cascade.policy()});

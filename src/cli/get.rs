@@ -54,7 +54,11 @@ pub(super) fn parse_subject(
         let kinds: Vec<&str> = Resource::ALL.into_iter().map(Resource::plural).collect();
         Failure::Usage(format!("there is no kind {kind:?}; there are {}", kinds.join(", ")))
     })?;
-    Ok((resource, name.filter(|name| !name.is_empty()).map(str::to_owned)))
+    if name == Some("") {
+        let kind = resource.singular();
+        return Err(Failure::Usage(format!("the name of a {kind} is empty; which one is meant?")));
+    }
+    Ok((resource, name.map(str::to_owned)))
 }
 
 impl Get {

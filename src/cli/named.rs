@@ -10,6 +10,10 @@ use crate::rest::resource::Resource;
 ///
 /// Another kind, or no name; it says what was expected.
 pub(super) fn name_of(kind: Kind, given: &str) -> Result<&str, Failure> {
+    if given.is_empty() {
+        let kind = Resource::Records(kind).singular();
+        return Err(Failure::Usage(format!("the name of a {kind} is empty; which one is meant?")));
+    }
     // No name, uid or id of ours has a slash in it.
     let Some((prefix, name)) = given.split_once('/') else { return Ok(given) };
     match Resource::parse(prefix) {
@@ -34,6 +38,7 @@ mod tests {
         for given in ["a", "session/a", "sessions/a", "se/a", "Session/a"] {
             assert_eq!(name_of(Kind::Session, given).unwrap(), "a", "{given}");
         }
+        assert_eq!(name_of(Kind::Session, "").unwrap_err().exit_code(), 2);
         for given in ["turn/a", "session/", "session/a/b", "/a", "pod/a"] {
             let failure = name_of(Kind::Session, given).unwrap_err();
             assert_eq!(failure.exit_code(), 2, "{given}");

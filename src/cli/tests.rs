@@ -459,7 +459,8 @@ async fn waiting_ends_with_the_goal_the_time_or_the_object() {
     assert_eq!(daemon.refused(late).await.0, 75);
     let slip = daemon.refused(&["wait", "se/s", "--for", "phase=Nope"]).await;
     assert_eq!(slip.0, 2, "{slip:?}");
-    let over = session("over", "Stopped", json!({"finishedAt": "2026-01-01T00:00:00Z"}));
+    let mut over = session("over", "Stopped", json!({}));
+    over["status"]["finishedAt"] = "2026-01-01T00:00:00Z".into();
     daemon.api.put(Kind::Session, over).await;
     let (code, why) = daemon.refused(&["wait", "se/over", "--for", "phase=Running"]).await;
     assert_eq!(code, 1, "{why}");

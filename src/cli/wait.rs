@@ -13,11 +13,11 @@ use super::failure::Failure;
 use super::get::parse_subject;
 use super::observe::{Subject, until};
 use super::output::text;
+use crate::api::Kind;
 use crate::api::namespace::NamespacePhase;
 use crate::api::permission::PermissionPhase;
 use crate::api::session::SessionPhase;
 use crate::api::turn::TurnPhase;
-use crate::api::Kind;
 use crate::rest::resource::Resource;
 
 /// Wait until an object is as told.
@@ -65,8 +65,8 @@ impl Goal {
         }
         let kind = resource.kind();
         Err(Failure::Usage(match phases.as_slice() {
-            [] => format!("phase={wanted}: a {kind} has no phase; wait for a condition"),
-            known => format!("phase={wanted}: the phases of a {kind} are {}", known.join(", ")),
+            [] => format!("phase={wanted}: {kind}s have no phase; wait for a condition"),
+            known => format!("phase={wanted}: the phases of {kind}s are {}", known.join(", ")),
         }))
     }
 
@@ -78,17 +78,14 @@ impl Goal {
             Resource::Records(Kind::Turn) => {
                 serde_json::from_value(phase.into()).is_ok_and(TurnPhase::is_final)
             }
-            Resource::Records(Kind::PermissionRequest) => {
-                serde_json::from_value(phase.into()).is_ok_and(|at: PermissionPhase| !at.is_pending())
-            }
+            Resource::Records(Kind::PermissionRequest) => serde_json::from_value(phase.into())
+                .is_ok_and(|at: PermissionPhase| !at.is_pending()),
             Resource::Records(Kind::Session) => {
                 let is_finished = object?.pointer("/status/finishedAt").is_some();
                 // A session that has ended can still be deleted.
                 is_finished && !wanted.eq_ignore_ascii_case("Terminating")
             }
-            Resource::Records(
-                Kind::Agent | Kind::Workspace | Kind::Namespace | Kind::Event,
-            )
+            Resource::Records(Kind::Agent | Kind::Workspace | Kind::Namespace | Kind::Event)
             | Resource::Reports
             | Resource::Manifests => false,
         };

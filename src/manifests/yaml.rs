@@ -168,12 +168,14 @@ impl Format {
         }
     }
 
-    /// By the first character, for standard input. YAML that begins with a brace is nearly always
-    /// JSON that some program wrote.
+    /// By how it begins, for standard input: a brace and a quoted key are nearly always JSON that some
+    /// program wrote. Several documents are YAML's: all JSON is YAML too.
     #[must_use]
     pub fn of_text(bytes: &[u8]) -> Self {
-        match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
-            Some(b'{') => Self::Json,
+        let mut begin = bytes.iter().filter(|byte| !byte.is_ascii_whitespace());
+        let is_one = !bytes.windows(4).any(|window| window == b"\n---");
+        match (begin.next(), begin.next()) {
+            (Some(b'{'), Some(b'"' | b'}') | None) if is_one => Self::Json,
             _ => Self::Yaml,
         }
     }

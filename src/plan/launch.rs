@@ -105,7 +105,10 @@ pub(super) fn count_failed_start(draft: &mut Draft<'_>, failure: &StartFailure) 
         Finding::Found(agent) => agent.metadata.generation,
         Finding::Missing(_) | Finding::Unknown => 0,
     };
+    let latest_prompt = draft.turns.last().map(|turn| turn.metadata.uid.clone());
     let restarts = &mut draft.session.status.restarts;
+    // A later one may have ended since.
+    restarts.latest_prompt = latest_prompt.max(restarts.latest_prompt.take());
     restarts.count = if LASTING.contains(&failure.reason) {
         // Trying again changes nothing until somebody logs in, or changes the agent or the machine.
         u32::try_from(RESTART_PAUSES_MS.len()).unwrap_or(u32::MAX).saturating_add(1)
@@ -137,10 +140,10 @@ pub(super) fn forgive(draft: &mut Draft<'_>) {
         Finding::Missing(_) | Finding::Unknown => false,
     };
     let session_is_newer = draft.session.metadata.generation > restarts.generation;
-    // The prompts that waited through the failures do not count as new.
-    let newest = draft.turns.last().and_then(|turn| turn.metadata.creation_timestamp);
-    let prompt_is_newer = is_crash_looping(draft)
-        && newest.is_some_and(|at| restarts.failed_at.is_some_and(|failed| at > failed));
+    // The prompts that waited through the failures do not count as new. By their uids: the wall clock
+    // may have been set back since.
+    let newest = draft.turns.last().map(|turn| &turn.metadata.uid);
+    let prompt_is_newer = is_crash_looping(draft) && newest > restarts.latest_prompt.as_ref();
     if agent_is_newer || session_is_newer || prompt_is_newer {
         draft.session.status.restarts = crate::api::session::Restarts::default();
     }

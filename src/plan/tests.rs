@@ -478,6 +478,22 @@ fn failed_starts_are_tried_again_after_0_500_2000_and_5000_ms_and_then_not_any_m
     assert!(plan(&model.world().unwrap(), model.now()).why.starts_with("CrashLoopBackOff"));
 }
 
+/// Found by a hostile tester: a daemon whose wall clock was ahead had made the prompt.
+#[test]
+fn a_crash_loop_goes_by_the_order_of_prompts_and_not_by_the_wall_clock() {
+    let mut model = failing();
+    let ahead = model.now().time.plus(Duration::from_secs(90_000));
+    model.turns[0].metadata.creation_timestamp = Some(ahead);
+    assert_eq!(pauses(&mut model), [0, 500, 2000, 5000]);
+    model.elapsed += Duration::from_secs(60);
+    assert_eq!(pauses(&mut model), Vec::<u128>::new(), "it is not newer for ever");
+    model.session.as_mut().unwrap().status.restarts.failed_at = Some(ahead);
+    let mut newer = turn("s-2", "0198c0de-0000-7000-8000-00000000000b");
+    newer.metadata.creation_timestamp = Some(model.now().time);
+    model.turns.push(newer);
+    assert_eq!(pauses(&mut model), [0, 500, 2000, 5000], "a new prompt tries again");
+}
+
 #[test]
 fn a_new_generation_or_a_new_prompt_clears_a_crash_loop_and_time_does_not() {
     let changes: [fn(&mut Model); 3] = [

@@ -194,6 +194,7 @@ async fn collection(
             if query.bool("spawn")? {
                 return Err(own::caller_required());
             }
+            own::expect_no_key(headers)?;
             write::create(state, kind, namespace, headers, query, body).await
         }
         (method, _) => Err(Failure::method_not_allowed(

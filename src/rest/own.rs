@@ -38,11 +38,15 @@ pub(super) async fn spawn(
     let view = View::of(headers, query)?;
     let options = options(query)?;
     body::expect_json(headers)?;
-    let key = match headers.get(IDEMPOTENCY_KEY) {
-        None => None,
-        Some(value) => {
+    let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let key = match (keys.next(), keys.next()) {
+        (None, _) => None,
+        (Some(value), None) => {
             let wrong = || Failure::bad_request("Idempotency-Key: expected visible ASCII");
             Some(value.to_str().map_err(|_| wrong())?.to_owned())
+        }
+        (Some(_), Some(_)) => {
+            return Err(Failure::bad_request("Idempotency-Key: it is there twice, expected one"));
         }
     };
     let request = SpawnRequest {
@@ -60,6 +64,21 @@ pub(super) async fn spawn(
         .map_err(|error| Failure::internal(error.to_string()))?;
     let admitted = Admitted { object, warnings: spawned.warnings, outcome };
     Ok(answer(state, Resource::Records(Kind::Session), view, code, admitted))
+}
+
+/// A key that would do nothing is refused, so that nobody relies on it.
+///
+/// # Errors
+///
+/// 400 if there is one.
+pub(super) fn expect_no_key(headers: &HeaderMap) -> Result<(), Failure> {
+    if headers.contains_key(IDEMPOTENCY_KEY) {
+        return Err(Failure::bad_request(
+            "Idempotency-Key: only children that a caller makes with its own token have one; give a \
+             turn `spec.idempotencyKey`, and other objects a name, which makes them once",
+        ));
+    }
+    Ok(())
 }
 
 /// `spawnlet spawn` makes children; an operator's token is nobody's child.

@@ -240,14 +240,16 @@ impl Search {
         // Who takes in the orphans of a daemon stands above it, and so above its successor.
         let above: HashSet<u32> = own_line().into_iter().map(|(pid, _)| pid).collect();
         let judge = |(pid, stat): (u32, proc::Stat)| {
-            let is_suspect = stat.start_time >= since && proc::owner(pid) == Some(user);
+            // What carries a mark is another store's, or was killed by ours.
+            let is_suspect = stat.start_time >= since
+                && proc::owner(pid) == Some(user)
+                && proc::instance(pid).is_ok_and(|mark| mark.is_none());
             let why = if is_recorded(stat.session) || is_recorded(stat.group) {
                 "in a recorded session, without the mark"
             } else if is_suspect && proc::has_bare_environment(pid) {
                 "younger than a recorded process, with an emptied environment"
             } else if is_suspect
                 && above.contains(&stat.parent)
-                && proc::instance(pid).is_ok_and(|mark| mark.is_none())
                 && proc::has_no_new_privileges(pid) == Some(true)
             {
                 "younger than a recorded process, an orphan without the mark that can gain no \

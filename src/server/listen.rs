@@ -20,12 +20,10 @@ pub(super) async fn listen(
     data_dir: &Path,
     prefix: String,
 ) -> Result<(Vec<rest::Listener>, SocketAddr, Reach), Error> {
-    let tcp = TcpListener::bind(config.listen)
-        .await
-        .map_err(system(format!(
-            "listen: {} (--listen ADDR:PORT takes another) cannot be bound",
-            config.listen
-        )))?;
+    let tcp = TcpListener::bind(config.listen).await.map_err(system(format!(
+        "listen: {} (--listen ADDR:PORT takes another) cannot be bound",
+        config.listen
+    )))?;
     let address = tcp.local_addr().map_err(system("the listener's address"))?;
     let socket =
         config.socket.as_ref().map_or_else(|| data_dir.join(files::SOCKET_FILE), PathBuf::from);

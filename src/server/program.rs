@@ -75,7 +75,7 @@ impl RuntimeLauncher {
             && !complaint.is_empty()
         {
             let said = String::from_utf8_lossy(&complaint);
-            tracing::info!(command = what, %said, "the standard error of a program");
+            tracing::info!(command = what, ?said, "the standard error of a program");
         }
         match exit {
             AgentExit::Code(0) => Ok(answer),

@@ -199,6 +199,9 @@ impl Daemon {
         let programs = Arc::new(Programs::new(config.hooks.clone(), Arc::clone(&launcher)));
         let held = admit::Held { store: &store, blobs: &blobs, clock: &clock, slots: &slots };
         let admission = Arc::new(held.admission(&data_dir, &config, Arc::clone(&programs) as _));
+        if let Some(newest) = records.newest_uid().await? {
+            admission.uids().go_behind(&newest);
+        }
         admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
         // Before anything is started: an agent finds the daemon at this address.
         let (listeners, address, reach) = listen(&config, &data_dir, store_id.clone()).await?;

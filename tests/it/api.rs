@@ -68,6 +68,36 @@ fn a_file_that_changes_changes_what_it_made_and_a_removed_document_takes_it_away
 }
 
 #[test]
+fn a_turn_of_a_file_is_replaced_and_put_back_under_its_idempotency_key() {
+    let daemon = Daemon::start();
+    daemon.agent("a", &["--cap=all"], json!({}));
+    daemon.session("s", "a", json!({}));
+    let turn = |prompt: &str| {
+        format!(
+            "apiVersion: spawnlet.dev/v1alpha1\nkind: Turn\nmetadata: {{name: t}}\n\
+             spec: {{session: s, prompt: {prompt:?}, idempotencyKey: k}}\n"
+        )
+    };
+    daemon.write_manifest("t.yaml", &turn("[[say:one]]"));
+    daemon.until("turns/t", |turn| turn["status"]["phase"] == "Completed");
+    daemon.write_manifest("t.yaml", &turn("[[say:two]]"));
+    daemon.until("turns/t", |turn| {
+        turn["status"]["phase"] == "Completed" && turn["spec"]["prompt"] == "[[say:two]]"
+    });
+    assert_eq!(daemon.response("t"), "two");
+    std::fs::remove_file(daemon.path("manifests/t.yaml")).unwrap();
+    daemon.gone("turns/t");
+    // Somebody else's request under the same key is known all the same.
+    let body = json!({"metadata": {"name": "u"}, "spec": {
+        "session": "s", "prompt": "x", "idempotencyKey": "k",
+    }});
+    let refused = daemon.create("turns", &body);
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    daemon.write_manifest("t.yaml", &turn("[[say:two]]"));
+    daemon.until("turns/t", |turn| turn["status"]["phase"] == "Completed");
+}
+
+#[test]
 fn objects_are_shown_watched_selected_and_patched() {
     let daemon = Daemon::start();
     daemon.agent("plain", &["--cap=all"], json!({}));

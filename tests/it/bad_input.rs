@@ -130,6 +130,45 @@ fn wrong_records_and_callers_are_refused_each_in_its_way() {
     let answer = daemon.create("turns", &json!({"spec": {"session": "nobody", "prompt": "x"}}));
     assert_eq!(answer.status, 422, "{}", answer.text());
 
+    // A key that nobody would look at.
+    for (collection, body) in [
+        ("sessions", json!({"metadata": {"name": "keyed"}, "spec": spec})),
+        ("turns", json!({"spec": {"session": "nobody", "prompt": "x"}})),
+    ] {
+        let path = path_of(collection);
+        let request = daemon.request("POST", &path).header("idempotency-key", "k");
+        let answer = request.json_body(&body).send();
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert!(answer.text().contains("Idempotency-Key"), "{}", answer.text());
+    }
+    assert!(!daemon.has("sessions/keyed"));
+
+    // An empty name is nobody's.
+    for verb in [
+        &["cancel", ""][..],
+        &["stop", ""],
+        &["extend", "", "1m"],
+        &["delete", "session", ""],
+        &["get", "session", ""],
+        &["approve", ""],
+        &["logs", ""],
+    ] {
+        let ran = daemon.cli(verb);
+        assert_eq!(ran.code, Some(2), "{verb:?}: {ran:?}");
+        assert!(ran.err.contains("is empty"), "{verb:?}: {ran:?}");
+    }
+
+    // Flow style is YAML on standard input too.
+    let flow = b"{apiVersion: spawnlet.dev/v1alpha1, kind: Agent, metadata: {name: f}, spec: {argv: [x]}}\n";
+    let ran = daemon.cli_with(&["validate", "-f", "-"], flow);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let two = br#"{"apiVersion": "spawnlet.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "f"}, "spec": {"argv": ["x"]}}
+---
+{"apiVersion": "spawnlet.dev/v1alpha1", "kind": "Agent", "metadata": {"name": "g"}, "spec": {"argv": ["x"]}}
+"#;
+    let ran = daemon.cli_with(&["validate", "-f", "-"], two);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+
     // Callers.
     let to = |path: &str| Request::new(daemon.address(), "GET", path);
     assert_eq!(to(&path).send().status, 401);

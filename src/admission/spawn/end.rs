@@ -65,6 +65,8 @@ impl Admission {
             };
             let mut turn = old.clone();
             turn.spec.desired_state = TurnDesiredState::Cancelled;
+            // What is taken back can be asked for again: no agent was given anything.
+            turn.spec.idempotency_key = None;
             turn.metadata.generation += 1;
             turn.status.cancel.get_or_insert_with(by_call);
             let mut txn = Txn::new().update(&old, &turn);

@@ -205,7 +205,10 @@ async fn a_session_of_another_caller_is_as_one_that_is_not_there() {
     let (mine, other) = (caller(&bench, "me").await, caller(&bench, "other").await);
     let child = made(&bench, &mine, ask()).await;
     let missing = PromptRequest { session: Some("nobody".into()), ..ask() };
-    assert_eq!(prompt(&bench, &other, on(&child.session)).await, not_found(&child.session.metadata.uid));
+    assert_eq!(
+        prompt(&bench, &other, on(&child.session)).await,
+        not_found(&child.session.metadata.uid)
+    );
     assert_eq!(prompt(&bench, &mine, missing).await, not_found(&"nobody".into()));
     let head = bench.head().await;
     let uid = &child.session.metadata.uid;
@@ -271,6 +274,8 @@ async fn a_key_is_known_for_a_day_though_its_child_was_deleted() {
     let caller = caller(&bench, "me").await;
     let keyed = PromptRequest { idempotency_key: Some("k".to_owned()), ..ask() };
     let first = made(&bench, &caller, keyed.clone()).await;
+    let turn = bench.turn(first.turn.metadata.name.as_str()).await;
+    bench.write(&turn, |turn| turn.status.delivery = Delivery::Sent).await;
     finish(&bench, &first).await;
     bench.remove::<TurnSpec>(first.turn.metadata.name.as_str()).await;
     bench.remove::<SessionSpec>(first.session.metadata.name.as_str()).await;

@@ -1,5 +1,6 @@
 use super::*;
 use crate::api::session::{DesiredState, EndOutcome, Provider, SessionEnd};
+use crate::api::turn::Delivery;
 use crate::store::{BlobId, Blobs as _, Store as _, Stream, keys};
 
 #[tokio::test]
@@ -223,6 +224,8 @@ async fn a_key_is_free_again_a_day_after_its_request_at_the_earliest() {
     for is_removed in [true, false] {
         let bench = bench_with_session().await;
         bench.create(Kind::Turn, keyed("k", "hello")).await.unwrap();
+        let turn = bench.turn("s-1").await;
+        bench.write(&turn, |turn| turn.status.delivery = Delivery::Sent).await;
         bench.end_turn("s-1").await;
         if is_removed {
             let deleted = bench.delete(Kind::Turn, "s-1").await.unwrap();

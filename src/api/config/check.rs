@@ -34,8 +34,11 @@ pub(super) fn config(config: &Config) -> Result<(), FieldErrors> {
             errors.push(at, FieldValueInvalid, "is empty; expected a directory");
         }
     }
-    if config.log.level.trim().is_empty() {
-        let message = "is empty; expected error, warn, info, debug or trace";
+    if let Some(slip) = config.log.level.split(',').find(|part| !is_log_directive(part)) {
+        let message = format!(
+            "`{slip}`: expected {}, or TARGET=LEVEL; several with commas between them",
+            LOG_LEVELS.join(", ")
+        );
         errors.push(FieldPath::new("log.level"), FieldValueInvalid, message);
     }
     limits(&mut errors, &config.limits);
@@ -56,6 +59,16 @@ pub(super) fn config(config: &Config) -> Result<(), FieldErrors> {
     count(&mut errors, "retention.reports", reports.into());
     duration(&mut errors, "retention.events", events);
     errors.into_result()
+}
+
+/// From the quietest to the loudest.
+const LOG_LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// Whether a part of `log.level` says how much is told. The log itself would take anything else for
+/// the name of a part of the program, and fall silent.
+fn is_log_directive(part: &str) -> bool {
+    let level = part.rsplit_once('=').map_or(part, |(_, level)| level).trim();
+    LOG_LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level))
 }
 
 fn listeners(errors: &mut FieldErrors, config: &Config) {

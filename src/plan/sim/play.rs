@@ -367,7 +367,9 @@ impl Sim {
             }
             let is_alive = self.machine.is_alive(&session.metadata.uid);
             if is_alive != status.process.is_some() || (must_end && is_alive) {
-                return broken(format!("P6: {name}: a process is there: {is_alive}; told otherwise"));
+                return broken(format!(
+                    "P6: {name}: a process is there: {is_alive}; told otherwise"
+                ));
             }
         }
         if let Some(request) =

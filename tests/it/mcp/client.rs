@@ -149,6 +149,35 @@ fn an_older_client_cancels_by_saying_so_and_not_by_hanging_up() {
 }
 
 #[test]
+fn a_call_that_was_taken_back_can_be_made_again_with_its_key() {
+    let daemon = Daemon::start();
+    daemon.agent("a", &["--silent=new"], json!({}));
+    let me = Caller::new(&daemon, "me");
+    let client = Old::open(&me);
+    let mut keyed = prompt(7);
+    keyed["params"]["arguments"]["idempotencyKey"] = "once".into();
+    drop(client.request(&keyed).stream());
+    let path = "/apis/spawnlet.dev/v1alpha1/namespaces/default/turns?watch=true";
+    let mut watch = daemon.request("GET", path).stream();
+    let first = watch.next_json().unwrap()["object"].clone();
+    let session = first["spec"]["session"].as_str().unwrap();
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}});
+    assert_eq!(client.request(&cancel).send().status, 202);
+    // At once, and again when nothing is left of the first call.
+    let log = format!("--prompt-log={}", daemon.path("prompts").display());
+    daemon.agent("b", &["--cap=all", &log], json!({}));
+    daemon.gone(&format!("sessions/{session}"));
+    let mut again = keyed["params"]["arguments"].clone();
+    again["agentId"] = "b".into();
+    again["background"] = false.into();
+    let told = me.told("prompt_to_agent", &again);
+    assert_eq!(told["status"], "completed", "{told:#}");
+    assert_eq!(me.told("prompt_to_agent", &again), told);
+    let prompts = std::fs::read_to_string(daemon.path("prompts")).unwrap();
+    assert_eq!(prompts.lines().count(), 1, "{prompts}");
+}
+
+#[test]
 fn a_session_id_is_no_authentication() {
     let daemon = Daemon::start();
     let me = Caller::new(&daemon, "me");
