@@ -11,8 +11,8 @@
 #                          (E9); races for paths (G4, its mounts need root); a stopped daemon (I3); J1
 #                          with 300 sessions, J2, J3 and J5 in short; admissions (A5), 10,000 simulated
 #                          lives (B1), trees (B2), early ends (C6), cancels (E6), queue (B3), two writers
-#                          (B4). --short: D1 and I3 not again at the numbers of scripts/test.sh, fewer
-#                          of D5 and G4
+#                          (B4). --short: D1, I3 and E1 not again at the numbers of scripts/test.sh,
+#                          fewer of D5 and G4
 # tier 2 (by hand)         1000 kills; all of tier 1 at the catalogue's numbers; power cuts (C3, needs
 #                          root and loop devices); a slow disk (C7, needs strace); 200 launches from
 #                          threads that end (D7); floods (E3); a wall clock that jumps (I2, needs
@@ -55,18 +55,36 @@ part() { printf '\n== %s\n' "$*"; }
 skip() { printf '!! skipped: %s\n' "$*"; }
 it() { SPAWNLET_TIER=$tier SPAWNLET_SHORT=$short SPAWNLET_SEED=$seed cargo test --test it "$@" -- --nocapture --test-threads=1; }
 
+# E1 is the same at tier 1 as in scripts/test.sh.
+mutated=mutated_lines
+[ -z "$short" ] || mutated=
 in_memory() {
     part "In memory: A5, B1, B2, B3, B4, C4, C6, C9, E1, E5, E6, E9, G4"
+    # shellcheck disable=SC2086 # a word or none
     SPAWNLET_TIER=$tier SPAWNLET_SEED=$seed cargo test --lib -- \
         plan::sim admission::tests::bounds controller::tests::spawn controller::tests::cancels controller::tests::tree \
         controller::tests::late controller::tests::clocks runtime::files \
         random_work_meets_no_key_twice writers_with_stale_versions ignores_versions \
-        sqlite::tests::nth damaged_files fuzz mutated_lines escaped
+        sqlite::tests::nth damaged_files fuzz escaped $mutated
 }
 if [ "$only" = memory ]; then
     in_memory
     exit 0
 fi
+
+small=
+cut=
+loop=
+memory=
+log=
+clean_up() {
+    [ -z "$memory" ] || kill "$memory" 2>/dev/null || true
+    [ -z "$log" ] || rm -f "$log"
+    [ -z "$small" ] || { umount "$small" && rmdir "$small"; }
+    [ -z "$cut" ] || { umount "$cut" && rmdir "$cut"; }
+    [ -z "$loop" ] || rm -f "$loop"
+}
+trap clean_up EXIT
 
 points=
 if [ "$tier" != 0 ]; then
@@ -78,6 +96,14 @@ if [ "$tier" != 0 ]; then
 fi
 # The agents are an example, which a single test target does not build.
 cargo build --bins --example fakeagent
+
+if [ "$tier" != 0 ] && [ "$only" != machine ]; then
+    # Beside the rest, which waits for processes most of the time. Told when both are done.
+    cargo test --lib --no-run
+    log=$(mktemp)
+    in_memory >"$log" 2>&1 &
+    memory=$!
+fi
 
 part "Kills under load (C1, C8, D3, D4)"
 it chaos::
@@ -101,17 +127,13 @@ fi
 part "Mounts, devices and moved directories on a path (G4)"
 it mounts::
 
-[ "$only" = machine ] || in_memory
-
-small=
-cut=
-loop=
-clean_up() {
-    [ -z "$small" ] || { umount "$small" && rmdir "$small"; }
-    [ -z "$cut" ] || { umount "$cut" && rmdir "$cut"; }
-    [ -z "$loop" ] || rm -f "$loop"
-}
-trap clean_up EXIT
+if [ -n "$memory" ]; then
+    status=0
+    wait "$memory" || status=$?
+    memory=
+    cat "$log"
+    [ "$status" = 0 ] || exit "$status"
+fi
 
 part "A full disk (C5)"
 directory=$(mktemp -d)

@@ -200,6 +200,19 @@ impl Admission {
         &self.records
     }
 
+    /// What must be so before anything is taken: new uids go on behind the newest one, and the
+    /// namespace `default` is there. For the daemon's start.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn begin(&self) -> Result<(), Refusal> {
+        if let Some(newest) = self.records.newest_uid().await? {
+            self.uids.go_behind(&newest);
+        }
+        self.ensure_default_namespace().await
+    }
+
     /// The maker of uids, for whoever else makes records: uids of one maker sort by their making.
     #[must_use]
     pub const fn uids(&self) -> &SharedUids {

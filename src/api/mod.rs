@@ -27,6 +27,7 @@ pub mod permission;
 pub mod process;
 pub mod quantity;
 pub mod report;
+pub mod restarts;
 pub mod schema;
 pub mod secret;
 pub mod session;

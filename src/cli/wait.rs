@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use clap::Args;
-use schemars::JsonSchema;
 use serde_json::Value;
 
 use super::Context;
@@ -14,9 +13,7 @@ use super::get::parse_subject;
 use super::observe::{Subject, until};
 use super::output::text;
 use crate::api::Kind;
-use crate::api::namespace::NamespacePhase;
 use crate::api::permission::PermissionPhase;
-use crate::api::session::SessionPhase;
 use crate::api::turn::TurnPhase;
 use crate::rest::resource::Resource;
 
@@ -109,24 +106,13 @@ impl Goal {
     }
 }
 
-/// The phases that objects of a kind can have.
+/// The phases that objects of a kind can have, by its schema.
 fn phases(resource: Resource) -> Vec<String> {
-    match resource {
-        Resource::Records(Kind::Session) => names::<SessionPhase>(),
-        Resource::Records(Kind::Turn) => names::<TurnPhase>(),
-        Resource::Records(Kind::PermissionRequest) => names::<PermissionPhase>(),
-        Resource::Records(Kind::Namespace) => names::<NamespacePhase>(),
-        Resource::Records(Kind::Agent | Kind::Workspace | Kind::Event)
-        | Resource::Reports
-        | Resource::Manifests => Vec::new(),
-    }
-}
-
-/// The names of an enumeration, from its schema.
-fn names<T: JsonSchema>() -> Vec<String> {
-    let schema = schemars::schema_for!(T);
-    let variants = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
-    variants.filter_map(|one| one.get("const")?.as_str().map(str::to_owned)).collect()
+    let Resource::Records(kind) = resource else { return Vec::new() };
+    let schema = crate::api::schema::schema(kind);
+    let known = schema.pointer("/properties/status/properties/phase/enum");
+    let known = known.and_then(Value::as_array).into_iter().flatten();
+    known.filter_map(|phase| phase.as_str().map(str::to_owned)).collect()
 }
 
 impl Wait {

@@ -70,9 +70,9 @@ pub enum Error {
     /// The journal of prompts cannot be opened.
     #[error("the journal of prompts cannot be opened: {0}")]
     Journal(#[from] crate::store::journal::Error),
-    /// The default namespace could not be made.
-    #[error("the default namespace could not be made: {0}")]
-    Namespace(admission::Refusal),
+    /// Admission could not look at the store, or make the default namespace.
+    #[error("the store could not be made ready for new records: {0}")]
+    Admission(admission::Refusal),
     /// Something of the machine is missing.
     #[error("{what}: {source}")]
     System {
@@ -199,10 +199,7 @@ impl Daemon {
         let programs = Arc::new(Programs::new(config.hooks.clone(), Arc::clone(&launcher)));
         let held = admit::Held { store: &store, blobs: &blobs, clock: &clock, slots: &slots };
         let admission = Arc::new(held.admission(&data_dir, &config, Arc::clone(&programs) as _));
-        if let Some(newest) = records.newest_uid().await? {
-            admission.uids().go_behind(&newest);
-        }
-        admission.ensure_default_namespace().await.map_err(Error::Namespace)?;
+        admission.begin().await.map_err(Error::Admission)?;
         // Before anything is started: an agent finds the daemon at this address.
         let (listeners, address, reach) = listen(&config, &data_dir, store_id.clone()).await?;
         let streams = Arc::new(mcp::Streams::default());

@@ -113,7 +113,11 @@ impl Kept {
         };
         Self {
             file_bytes: std::fs::metadata(file).unwrap().len(),
-            revisions: count("SELECT count(*) FROM commits"),
+            // What is left of older ones is their nonces, 24 bytes each.
+            revisions: count(
+                "SELECT max(rev) - (SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'oldest') \
+                 FROM commits",
+            ),
             blobs: count("SELECT count(*) FROM blobs"),
         }
     }

@@ -183,3 +183,20 @@ async fn a_full_disk_refuses_what_is_new_and_still_takes_cancel_and_delete() {
     bench.store.set_full(false);
     bench.create(Kind::Session, session("t")).await.unwrap();
 }
+
+#[tokio::test]
+async fn what_is_made_after_a_start_sorts_behind_what_an_earlier_daemon_made() {
+    let bench = bench_with_session().await;
+    bench.clock.advance(std::time::Duration::from_secs(90_000));
+    bench.create(Kind::Turn, turn("s")).await.unwrap();
+    // The next daemon's wall clock is right again.
+    let clock = Arc::new(ManualClock::default());
+    let (store, blobs) = (bench.store.clone(), bench.store.clone());
+    let next = Admission::new(store, blobs, clock, SharedSlots::default(), Limits::default());
+    next.begin().await.unwrap();
+    next.create(Kind::Turn, None, turn("s"), &PLAIN, &Writer::Operator).await.unwrap();
+    let session = bench.session("s").await;
+    let open = next.records().open_turns(&session.metadata.uid).await.unwrap();
+    let names: Vec<&str> = open.iter().map(|turn| turn.metadata.name.as_str()).collect();
+    assert_eq!(names, ["s-1", "s-2"]);
+}

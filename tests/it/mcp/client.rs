@@ -161,7 +161,8 @@ fn a_call_that_was_taken_back_can_be_made_again_with_its_key() {
     let mut watch = daemon.request("GET", path).stream();
     let first = watch.next_json().unwrap()["object"].clone();
     let session = first["spec"]["session"].as_str().unwrap();
-    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}});
+    let cancel =
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}});
     assert_eq!(client.request(&cancel).send().status, 202);
     // At once, and again when nothing is left of the first call.
     let log = format!("--prompt-log={}", daemon.path("prompts").display());
