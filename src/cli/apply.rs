@@ -50,6 +50,14 @@ impl Apply {
                 .apply(&client, resource, &document)
                 .await
                 .map_err(|failure| at(&one.source, &name_of(&document, resource), failure))?;
+            if object.pointer("/metadata/deletionTimestamp").is_some() {
+                let name = name_of(&object, resource);
+                let why = format!(
+                    "{name} is being deleted, so nothing comes of this; apply it again once it is \
+                     gone (`spawnlet wait {name} --for delete`)"
+                );
+                return Err(at(&one.source, &name, Failure::TryAgain(why)));
+            }
             match self.output {
                 Some(output) => output.write_one(&object, resource, context.out)?,
                 None => {

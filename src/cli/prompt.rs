@@ -3,6 +3,7 @@
 //! The text of the answer goes to standard output, what the agent does to standard error. Ending
 //! this command does not end the turn: `spawnlet cancel` does.
 
+use std::convert::Infallible;
 use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
 
@@ -121,6 +122,12 @@ impl Prompt {
             }
             ended(client, &namespace, turn).await
         };
+        let ending = async {
+            tokio::select! {
+                ended = ending => ended,
+                never = tell_questions(client, &namespace, turn) => match never {},
+            }
+        };
         tokio::pin!(ending);
         let told = tokio::select! {
             turn = &mut ending => return turn,
@@ -175,7 +182,8 @@ impl Prompt {
 fn given_up(session: &str, is_made: bool, turn: &str, stuck: &Stuck) -> Failure {
     let undo = if is_made { "delete session" } else { "cancel" };
     let then = if stuck.is_looping {
-        "a change of the agent or the session, or the next prompt, tries again"
+        "a change of the agent or the session, or the next prompt, tries again, and this turn then \
+         goes first"
     } else {
         "once that is there the turn goes on by itself"
     };
@@ -191,7 +199,9 @@ pub(super) fn prompt_text(words: Option<&str>) -> Result<String, Failure> {
         Some(words) if words != "-" => return not_empty(words.to_owned()),
         None if std::io::stdin().is_terminal() => {
             return Err(Failure::Usage(
-                "what? give the prompt as an argument or on standard input".to_owned(),
+                "what? give the prompt as an argument or on standard input; for a new session name its \
+                 agent: spawnlet prompt --agent AGENT PROMPT"
+                    .to_owned(),
             ));
         }
         Some(_) | None => {}
@@ -212,7 +222,9 @@ pub(super) fn prompt_text(words: Option<&str>) -> Result<String, Failure> {
 fn not_empty(prompt: String) -> Result<String, Failure> {
     if prompt.trim().is_empty() {
         return Err(Failure::Data(
-            "the prompt is empty: give it as an argument or on standard input".to_owned(),
+            "the prompt is empty: give it as an argument or on standard input; for a new session \
+             name its agent: spawnlet prompt --agent AGENT PROMPT"
+                .to_owned(),
         ));
     }
     Ok(prompt)
@@ -250,6 +262,27 @@ async fn show(
         writeln!(context.out)?;
     }
     Ok(())
+}
+
+/// Tells the person what the turn's agent asks for: without an answer it waits, and then it is a no.
+async fn tell_questions(client: &Client, namespace: &str, turn: &str) -> Infallible {
+    let subject = Subject { resource: TURN, namespace, name: turn };
+    let mut told = String::new();
+    // What goes wrong with it goes wrong with the turn's own watch too, or does not matter.
+    let _ = until(client, subject, None, |turn| {
+        let asked = turn.and_then(|turn| turn.pointer("/status/waitingFor"));
+        let name = asked.map(|asked| text(asked, "/permission")).unwrap_or_default();
+        if let Some(asked) = asked.filter(|_| name != told) {
+            eprint_line(&format!(
+                "waiting: the agent asks for: {}; `spawnlet approve {name}` or `spawnlet deny {name}`",
+                readable(text(asked, "/tool"))
+            ));
+            name.clone_into(&mut told);
+        }
+        Ok(None::<()>)
+    })
+    .await;
+    std::future::pending().await
 }
 
 /// The turn, once it has ended.

@@ -19,7 +19,7 @@ pub(super) struct Serve {
     /// Do not delete what a removed document or file made.
     #[arg(long)]
     no_prune: bool,
-    /// The configuration file.
+    /// The configuration file, YAML; none is looked for. `spawnlet config` shows its keys.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Sets one configuration key; repeatable.

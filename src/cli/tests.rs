@@ -440,6 +440,20 @@ async fn an_empty_prompt_makes_nothing() {
     assert_eq!(daemon.run(&["get", "se", "-o", "name"]).await, "");
 }
 
+#[tokio::test]
+async fn what_is_being_deleted_is_not_said_to_be_applied() {
+    let daemon = Daemon::start().await;
+    let file = daemon.file("a.yaml", &format!("{AGENT}{}", session_yaml("")));
+    daemon.run(&["apply", "-f", &file]).await;
+    let shown = daemon.run(&["get", "se", "a", "-o", "json"]).await;
+    let mut going: Value = serde_json::from_str(&shown).unwrap();
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00.000Z".into();
+    daemon.api.put(Kind::Session, going).await;
+    let (code, why) = daemon.refused(&["apply", "-f", &file]).await;
+    assert_eq!(code, 75, "{why}");
+    assert!(why.contains("session/a is being deleted"), "{why}");
+}
+
 #[test]
 fn the_help_of_get_names_every_kind() {
     let mut cli = Cli::command();

@@ -142,6 +142,12 @@ fn a_question_that_nobody_decides_is_rejected_in_its_time() {
     assert_eq!(late.code, Some(65), "{late:?}");
     assert!(late.err.contains("TimedOut"), "{late:?}");
     daemon.follow(&["events", "-w"]).line_with("PermissionTimedOut");
+
+    // Who waits for the answer is told what is asked, and how to say yes.
+    let ran = daemon.cli(&["prompt", "one", "[[ask:edit]]"]);
+    let told = format!("waiting: the agent asks for: Asks; `spawnlet approve {}`", "one-2-p");
+    assert!(ran.err.contains(told.trim_end_matches('`')), "{ran:?}");
+    assert_eq!(ran.out, "permission: reject_once\n", "{ran:?}");
 }
 
 #[test]
