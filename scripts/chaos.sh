@@ -89,13 +89,13 @@ trap clean_up EXIT
 points=
 if [ "$tier" != 0 ]; then
     part "Build the daemon with failpoints"
-    cargo build --bins --features failpoints
+    cargo build --bins --examples --features failpoints
     mkdir -p "$target/failpoints"
     cp "$target/debug/spawnlet" "$target/debug/spawnlet-shim" "$target/failpoints/"
     points=$(cd "$target/failpoints" && pwd)
 fi
 # The agents are an example, which a single test target does not build.
-cargo build --bins --example fakeagent
+cargo build --bins --examples
 
 if [ "$tier" != 0 ] && [ "$only" != machine ]; then
     # Beside the rest, which waits for processes most of the time. Told when both are done.

@@ -8,6 +8,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 echo 'Building spawnlet; the first time takes some minutes.' >&2
-# `cargo run` would build spawnlet alone.
-cargo build --locked --bins
+# `cargo run` would build spawnlet alone. With the examples the dependencies are those of the tests, so
+# that the README's two commands share one build.
+cargo build --locked --bins --examples
 exec "${CARGO_TARGET_DIR:-target}/debug/spawnlet" demo "$@"

@@ -14,7 +14,7 @@ case $tier in [01]) ;; *) echo "usage: scripts/load.sh [--tier 0|1]" >&2; exit 6
 
 cd "$(dirname "$0")/.."
 # The agents are an example, which a single test target does not build.
-cargo build --bins --example fakeagent
+cargo build --bins --examples
 SPAWNLET_TIER=$tier cargo test --test it -- --nocapture --test-threads=1 \
     load::many_calls starts::an_agent_that_fails restarts::an_orderly_stop_with_every_slot \
     mcp::work::a_client_that_hangs_up_takes

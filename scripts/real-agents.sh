@@ -31,7 +31,7 @@ python3 tests/agents/stub_model.py --selftest >"$scratch/selftest" || {
     echo "the stub model server does not pass its own tests" >&2
     exit 1
 }
-cargo build --locked --quiet --bins
+cargo build --locked --quiet --bins --examples
 cargo test --locked --quiet --test it --no-run
 
 for name in "$@"; do
