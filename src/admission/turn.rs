@@ -198,7 +198,7 @@ impl Admission {
             Keyed::Made(made) => *made,
             // The file that made the turn replaces it, or puts it back.
             Keyed::Spent(spent) if is_managed(turn) && spent.name == turn.metadata.name => {
-                self.records.free_key(&key, &spent).await?;
+                self.records.free_key(&spent).await?;
                 return Ok(None);
             }
             Keyed::Spent(spent) => {

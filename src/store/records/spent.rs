@@ -15,7 +15,7 @@ use super::index::session_of;
 use super::{Error, Records, Txn, idempotency_key, key_in, spawn_key};
 use crate::api::turn::Delivery;
 use crate::api::{Name, Object, Session, Spec, Time, Turn, Uid};
-use crate::store::{COMMIT_OPS_MAX, Guard, Key, keys};
+use crate::store::{COMMIT_OPS_MAX, Guard, Key, Record, keys};
 
 /// How long a key is known at least, from its request on.
 pub(super) const KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -100,9 +100,7 @@ impl Records {
             if spent.until > now {
                 return Ok(Keyed::Spent(spent));
             }
-            // Older ones first, until it is this one's turn.
-            while self.free_spent(now).await? > 0 {}
-            return Ok(Keyed::Unused);
+            self.free_key(&spent).await?;
         }
         self.free_spent(now).await?;
         Ok(Keyed::Unused)
@@ -113,19 +111,9 @@ impl Records {
     /// # Errors
     ///
     /// See [`Self::get`].
-    pub async fn free_key(&self, key: &Key, spent: &Spent) -> Result<(), Error> {
-        let at = spent.forgotten_at();
-        let Some(mark) = self.store.get(&at).await? else { return Ok(()) };
-        // The two come and go together.
-        let txn = Txn::new()
-            .guard(Guard::RevIs(at.clone(), mark.rev))
-            .delete_raw(at)
-            .delete_raw(key.clone());
-        match txn.commit(self.store.as_ref()).await {
-            Err(error) if !error.is_conflict() => Err(error),
-            // Or somebody else forgot it in the same moment.
-            Ok(_) | Err(_) => Ok(()),
-        }
+    pub async fn free_key(&self, spent: &Spent) -> Result<(), Error> {
+        let mark = self.store.get(&spent.forgotten_at()).await?;
+        self.forget(mark.as_slice()).await
     }
 
     /// Forgets some of the keys that are past their time, oldest first; says how many.
@@ -136,22 +124,27 @@ impl Records {
     pub async fn free_spent(&self, now: Time) -> Result<usize, Error> {
         let (marks, _) = self.store.list(keys::SPENT, None, FREED_MAX).await?;
         let end = keys::spent_by(now.as_millis());
+        let over = marks.iter().take_while(|mark| mark.key < end).count();
+        self.forget(&marks[..over]).await?;
+        Ok(over)
+    }
+
+    /// Removes keys and their marks, which come and go together.
+    async fn forget(&self, marks: &[Record]) -> Result<(), Error> {
+        if marks.is_empty() {
+            return Ok(());
+        }
         let mut txn = Txn::new();
-        for mark in marks.iter().take_while(|mark| mark.key < end) {
+        for mark in marks {
             txn = txn
                 .guard(Guard::RevIs(mark.key.clone(), mark.rev))
                 .delete_raw(key_in(mark)?)
                 .delete_raw(mark.key.clone());
         }
-        let freed = txn.ops() / 2;
-        if freed == 0 {
-            return Ok(0);
-        }
         match txn.commit(self.store.as_ref()).await {
-            Ok(_) => Ok(freed),
-            // Somebody else forgot them in the same moment.
-            Err(error) if error.is_conflict() => Ok(freed),
-            Err(error) => Err(error),
+            Err(error) if !error.is_conflict() => Err(error),
+            // Or somebody else forgot them in the same moment.
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 }

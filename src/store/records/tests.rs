@@ -257,9 +257,9 @@ async fn a_key_that_is_freed_leaves_nothing_that_would_free_it_again() {
     let Keyed::Spent(spent) = records.keyed::<TurnSpec>(&key, NOW).await.unwrap() else {
         panic!("it is known")
     };
-    records.free_key(&key, &spent).await.unwrap();
+    records.free_key(&spent).await.unwrap();
     assert_eq!(records.store().list("/", None, 0).await.unwrap().0, []);
-    records.free_key(&key, &spent).await.unwrap();
+    records.free_key(&spent).await.unwrap();
 }
 
 #[tokio::test]
