@@ -96,7 +96,7 @@ impl Gate {
         for key in records.pointed_at(keys::MANAGED).await? {
             let Some(value) = records.value_at(&key).await? else { continue };
             let found = found_in(&value);
-            let kind = Kind::ALL.into_iter().find(|kind| value["kind"] == kind.as_str());
+            let kind = value["kind"].as_str().and_then(Kind::parse);
             if let (Some(kind), true) = (kind, found.source.is_some()) {
                 let text = |field| value["metadata"][field].as_str().unwrap_or_default();
                 let object = ObjectId {

@@ -129,7 +129,7 @@ impl Ledger {
 
 fn decode(value: &[u8]) -> Option<(ObjectId, Entry)> {
     let stored: Stored = serde_json::from_slice(value).ok()?;
-    let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == stored.kind)?;
+    let kind = Kind::parse(&stored.kind)?;
     let object = ObjectId { kind, namespace: stored.namespace, name: stored.name };
     let entry = Entry {
         directory: stored.directory,
