@@ -56,7 +56,7 @@ impl Apply {
                     "{name} is being deleted, so nothing comes of this; apply it again once it is \
                      gone (`spawnlet wait {name} --for delete`)"
                 );
-                return Err(at(&one.source, &name, Failure::TryAgain(why)));
+                return Err(Failure::TryAgain(why));
             }
             match self.output {
                 Some(output) => output.write_one(&object, resource, context.out)?,

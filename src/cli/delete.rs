@@ -10,6 +10,7 @@ use super::Context;
 use super::client::item;
 use super::failure::Failure;
 use super::get::parse_subject;
+use super::named::expect_name;
 use super::observe::{Subject, until};
 use super::output::text;
 
@@ -68,7 +69,7 @@ impl Delete {
             return Err(Failure::Usage("which? give KIND NAME or KIND/NAME".to_owned()));
         }
         for name in &names {
-            parse_subject(resource.singular(), Some(name))?;
+            expect_name(resource, name)?;
         }
         let client = context.client()?;
         let mut body = json!({"kind": "DeleteOptions", "apiVersion": "v1",

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::Context;
 use super::client::{Client, TABLE, collection, item, with_query};
 use super::failure::Failure;
+use super::named::expect_name;
 use super::observe::error_of;
 use super::output::{Output, TablePrinter, text};
 use crate::rest::resource::Resource;
@@ -54,10 +55,7 @@ pub(super) fn parse_subject(
         let kinds: Vec<&str> = Resource::ALL.into_iter().map(Resource::plural).collect();
         Failure::Usage(format!("there is no kind {kind:?}; there are {}", kinds.join(", ")))
     })?;
-    if name == Some("") {
-        let kind = resource.singular();
-        return Err(Failure::Usage(format!("the name of a {kind} is empty; which one is meant?")));
-    }
+    name.map_or(Ok(()), |name| expect_name(resource, name))?;
     Ok((resource, name.map(str::to_owned)))
 }
 

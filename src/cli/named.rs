@@ -4,16 +4,22 @@ use super::failure::Failure;
 use crate::api::Kind;
 use crate::rest::resource::Resource;
 
+/// An empty name is a variable that was not set, and nobody's name.
+pub(super) fn expect_name(resource: Resource, given: &str) -> Result<(), Failure> {
+    if !given.is_empty() {
+        return Ok(());
+    }
+    let kind = resource.singular();
+    Err(Failure::Usage(format!("the name of a {kind} is empty; which one is meant?")))
+}
+
 /// The name in `NAME` or `KIND/NAME`, where only one kind makes sense.
 ///
 /// # Errors
 ///
 /// Another kind, or no name; it says what was expected.
 pub(super) fn name_of(kind: Kind, given: &str) -> Result<&str, Failure> {
-    if given.is_empty() {
-        let kind = Resource::Records(kind).singular();
-        return Err(Failure::Usage(format!("the name of a {kind} is empty; which one is meant?")));
-    }
+    expect_name(Resource::Records(kind), given)?;
     // No name, uid or id of ours has a slash in it.
     let Some((prefix, name)) = given.split_once('/') else { return Ok(given) };
     match Resource::parse(prefix) {

@@ -60,12 +60,16 @@ pub(super) struct Prompt {
     output: Option<Output>,
 }
 
+/// Who leaves `--agent` out has given the prompt in the session's place.
+const NEW_SESSION: &str =
+    "; for a new session name its agent: spawnlet prompt --agent AGENT PROMPT";
+
 impl Prompt {
     pub(super) async fn run(self, context: &mut Context<'_>) -> Result<ExitCode, Failure> {
         let (session, words) = self.addressee()?;
         let session = session.map(|given| name_of(Kind::Session, given)).transpose()?;
         // Before anything is made: a session without its prompt would stay behind.
-        let prompt = prompt_text(words)?;
+        let prompt = prompt_text(words, NEW_SESSION)?;
         let client = context.client()?;
         let session = match session {
             Some(session) => {
@@ -194,15 +198,14 @@ fn given_up(session: &str, is_made: bool, turn: &str, stuck: &Stuck) -> Failure 
     ))
 }
 
-pub(super) fn prompt_text(words: Option<&str>) -> Result<String, Failure> {
+/// The prompt of a command line. `hint`: what its author may have meant, if there is none.
+pub(super) fn prompt_text(words: Option<&str>, hint: &str) -> Result<String, Failure> {
     match words {
-        Some(words) if words != "-" => return not_empty(words.to_owned()),
+        Some(words) if words != "-" => return not_empty(words.to_owned(), hint),
         None if std::io::stdin().is_terminal() => {
-            return Err(Failure::Usage(
-                "what? give the prompt as an argument or on standard input; for a new session name its \
-                 agent: spawnlet prompt --agent AGENT PROMPT"
-                    .to_owned(),
-            ));
+            return Err(Failure::Usage(format!(
+                "what? give the prompt as an argument or on standard input{hint}"
+            )));
         }
         Some(_) | None => {}
     }
@@ -216,16 +219,14 @@ pub(super) fn prompt_text(words: Option<&str>) -> Result<String, Failure> {
             "the prompt is larger than the limit of {PROMPT_BYTES_MAX} bytes"
         )));
     }
-    not_empty(prompt)
+    not_empty(prompt, hint)
 }
 
-fn not_empty(prompt: String) -> Result<String, Failure> {
+fn not_empty(prompt: String, hint: &str) -> Result<String, Failure> {
     if prompt.trim().is_empty() {
-        return Err(Failure::Data(
-            "the prompt is empty: give it as an argument or on standard input; for a new session \
-             name its agent: spawnlet prompt --agent AGENT PROMPT"
-                .to_owned(),
-        ));
+        return Err(Failure::Data(format!(
+            "the prompt is empty: give it as an argument or on standard input{hint}"
+        )));
     }
     Ok(prompt)
 }

@@ -108,7 +108,7 @@ impl Spawn {
             }
         }
         if let Some(prompt) = &self.prompt {
-            spec["prompt"] = json!(prompt_text(Some(prompt))?);
+            spec["prompt"] = json!(prompt_text(Some(prompt), "")?);
         }
         if !self.tools.is_empty() {
             spec["toolFilter"] = json!({"allow": self.tools});

@@ -13,8 +13,6 @@ use super::get::parse_subject;
 use super::observe::{Subject, until};
 use super::output::text;
 use crate::api::Kind;
-use crate::api::permission::PermissionPhase;
-use crate::api::turn::TurnPhase;
 use crate::rest::resource::Resource;
 
 /// Wait until an object is as told.
@@ -71,21 +69,10 @@ impl Goal {
     fn out_of_reach(&self, resource: Resource, object: Option<&Value>) -> Option<String> {
         let Self::Phase(wanted) = self else { return None };
         let phase = text(object?, "/status/phase");
-        let is_final = match resource {
-            Resource::Records(Kind::Turn) => {
-                serde_json::from_value(phase.into()).is_ok_and(TurnPhase::is_final)
-            }
-            Resource::Records(Kind::PermissionRequest) => serde_json::from_value(phase.into())
-                .is_ok_and(|at: PermissionPhase| !at.is_pending()),
-            Resource::Records(Kind::Session) => {
-                let is_finished = object?.pointer("/status/finishedAt").is_some();
-                // A session that has ended can still be deleted.
-                is_finished && !wanted.eq_ignore_ascii_case("Terminating")
-            }
-            Resource::Records(Kind::Agent | Kind::Workspace | Kind::Namespace | Kind::Event)
-            | Resource::Reports
-            | Resource::Manifests => false,
-        };
+        // A session that has ended can still be deleted.
+        let can_end = resource == Resource::Records(Kind::Session)
+            && wanted.eq_ignore_ascii_case("Terminating");
+        let is_final = object?.pointer("/status/finishedAt").is_some() && !can_end;
         is_final.then(|| format!("is {phase} and stays so: it cannot become {wanted} any more"))
     }
 
