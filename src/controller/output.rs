@@ -64,14 +64,27 @@ pub(super) struct Output {
     is_in_message: bool,
     pub(super) steps: u32,
     redactor: Redactor,
-    /// The text that chunks of one sort make, and of which sort they are.
-    text: (UpdateKind, Clean),
+    sort: Sort,
+    /// The text that chunks of that sort make.
+    text: Clean,
+}
+
+/// What chunks must share to be one text.
+#[derive(Clone, PartialEq, Eq)]
+struct Sort {
+    kind: UpdateKind,
+    /// They came after the turn's end.
+    is_late: bool,
+    /// They count for the response, if they are of the message: nothing that is late does, but
+    /// where the response is held open for it.
+    is_answer: bool,
 }
 
 impl Output {
     pub(super) fn new(turn: Uid, redactor: Redactor) -> Self {
         Self {
-            text: (UpdateKind::AgentMessageChunk, redactor.stream()),
+            sort: Sort { kind: UpdateKind::AgentMessageChunk, is_late: false, is_answer: true },
+            text: redactor.stream(),
             redactor,
             transcript: Growing::new(&turn, Stream::Transcript),
             response: Growing::new(&turn, Stream::Response),
@@ -85,8 +98,9 @@ impl Output {
     /// response (the assistant's text, and a heading for each tool call; reasoning is left out).
     /// `is_held`: the response is held open for what comes late, which belongs to it then.
     pub(super) fn take(&mut self, update: &Update, at: Time, is_held: bool) {
-        let text = self.clean(update, at);
-        if update.late && !is_held {
+        let is_answer = !update.late || is_held;
+        let text = self.clean(update, at, is_answer);
+        if !is_answer {
             return;
         }
         match &update.kind {
@@ -112,8 +126,8 @@ impl Output {
     }
 
     /// Writes an update's line without secrets, and gives what of its text may be written now.
-    fn clean<'a>(&mut self, update: &'a Update, at: Time) -> Option<Cow<'a, str>> {
-        if self.redactor.is_idle() && !self.text.1.is_holding() {
+    fn clean<'a>(&mut self, update: &'a Update, at: Time, is_answer: bool) -> Option<Cow<'a, str>> {
+        if self.redactor.is_idle() && !self.text.is_holding() {
             self.line(at, "update", update.raw.get(), update.late);
             return update.text.as_deref().map(Cow::Borrowed);
         }
@@ -128,11 +142,12 @@ impl Output {
                 return update.text.as_deref().map(|text| self.redactor.text(text));
             }
         };
-        if self.text.0 != update.kind {
+        let sort = Sort { kind: update.kind.clone(), is_late: update.late, is_answer };
+        if self.sort != sort {
             self.finish(at);
-            self.text.0 = update.kind.clone();
+            self.sort = sort;
         }
-        let clean = self.text.1.push(chunk.as_bytes());
+        let clean = self.text.push(chunk.as_bytes());
         let clean = match clean {
             // Most chunks: nothing is held back and nothing is crossed out.
             Cow::Borrowed(_) => {
@@ -147,25 +162,21 @@ impl Output {
             let raw = self.redactor.raw_json(&raw).into_owned();
             self.line(at, "update", &raw, update.late);
         }
-        if update.late {
-            // Nobody waits for the end of what comes after the end.
-            self.finish(at);
-        }
         Some(Cow::Owned(clean))
     }
 
     /// What was held back of a text that goes on no further, as a chunk of its own.
     pub(super) fn finish(&mut self, at: Time) {
-        if !self.text.1.is_holding() {
+        if !self.text.is_holding() {
             return;
         }
-        let rest = String::from_utf8_lossy(&self.text.1.finish()).into_owned();
-        let kind = self.text.0.clone();
+        let rest = String::from_utf8_lossy(&self.text.finish()).into_owned();
+        let Sort { kind, is_late, is_answer } = self.sort.clone();
         let chunk = serde_json::json!({
             "sessionUpdate": kind.as_str(), "content": {"type": "text", "text": rest},
         });
-        self.line(at, "update", &chunk.to_string(), false);
-        if kind == UpdateKind::AgentMessageChunk {
+        self.line(at, "update", &chunk.to_string(), is_late);
+        if is_answer && kind == UpdateKind::AgentMessageChunk {
             self.response.tail.extend_from_slice(rest.as_bytes());
         }
     }
@@ -289,4 +300,71 @@ pub(super) async fn read_whole(
         whole.extend_from_slice(&chunk);
     }
     Ok(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::RawValue;
+
+    use super::*;
+    use crate::secret::Secret;
+
+    /// What transcript and response hold after these chunks: (late, held open for it, its text).
+    fn written(chunks: &[(bool, bool, &str)]) -> (Vec<(bool, String)>, String) {
+        let redactor = Redactor::default();
+        let _lease = redactor.hold([Secret::new("sk-12345678".to_owned())]);
+        let mut output = Output::new(Uid::from("t"), redactor);
+        for (late, is_held, text) in chunks {
+            let kind = UpdateKind::AgentMessageChunk;
+            let raw = serde_json::json!({
+                "sessionUpdate": kind.as_str(), "content": {"type": "text", "text": text},
+            });
+            let update = Update {
+                turn: None,
+                kind,
+                raw: RawValue::from_string(raw.to_string()).unwrap(),
+                text: Some((*text).to_owned()),
+                tool: None,
+                replay: false,
+                late: *late,
+            };
+            output.take(&update, Time::from_millis(0), *is_held);
+        }
+        output.finish(Time::from_millis(0));
+        let transcript = String::from_utf8(output.transcript.tail.to_vec()).unwrap();
+        let line = |line: &str| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            let text = line["update"]["content"]["text"].as_str().unwrap().to_owned();
+            (line["late"] == true, text)
+        };
+        let response = String::from_utf8(output.response.tail.to_vec()).unwrap();
+        (transcript.lines().map(line).collect(), response)
+    }
+
+    fn lines(of: &[(bool, &str)]) -> Vec<(bool, String)> {
+        of.iter().map(|(late, text)| (*late, (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_waited_of_late_words_is_late_too_and_no_part_of_the_response() {
+        let (transcript, response) = written(&[(false, false, "done"), (true, false, "late s")]);
+        assert_eq!(transcript, lines(&[(false, "done"), (true, "late "), (true, "s")]));
+        assert_eq!(response, "done");
+        // What waited at the end of the turn is the turn's.
+        let (transcript, response) = written(&[(false, false, "words"), (true, false, "k")]);
+        assert_eq!(transcript, lines(&[(false, "word"), (false, "s"), (true, "k")]));
+        assert_eq!(response, "words");
+        // An answer that is held open takes it.
+        let (transcript, response) = written(&[(false, false, "a"), (true, true, "s")]);
+        assert_eq!(transcript, lines(&[(false, "a"), (true, "s")]));
+        assert_eq!(response, "as");
+    }
+
+    #[test]
+    fn a_secret_that_comes_late_and_in_pieces_is_crossed_out() {
+        let late = ["sk-1", "2345", "678 and more"].map(|text| (true, false, text));
+        let (transcript, response) = written(&late);
+        assert_eq!(transcript, lines(&[(true, "[redacted] and more")]));
+        assert_eq!(response, "");
+    }
 }

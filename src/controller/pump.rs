@@ -124,11 +124,7 @@ impl Pump {
                 self.flush().await;
             }
         }
-        let now = self.clock.now().time;
-        if let Some(output) = &mut self.state.output {
-            output.finish(now);
-        }
-        self.flush().await;
+        self.finish().await;
         if self.state.is_tree_empty {
             // Nobody of the tree holds the pipe any more: its end is near, and what it said last is
             // told.
@@ -224,9 +220,9 @@ impl Pump {
             }
         }
         match event {
-            Event::Update(update) => self.on_update(&update),
+            Event::Update(update) => self.on_update(&update).await,
             Event::PromptWritten { turn } => {
-                self.begin(&turn);
+                self.begin(&turn).await;
                 self.with_prompt(&turn, |prompt| prompt.written_at = Some(now.mono));
                 self.poke();
             }
@@ -316,12 +312,14 @@ impl Pump {
     }
 
     /// A turn's output begins with the first thing that is heard of it. `None`: it was given up.
-    fn begin(&mut self, turn: &Uid) -> Option<&mut Output> {
+    async fn begin(&mut self, turn: &Uid) -> Option<&mut Output> {
         if self.state.given_up.as_ref() == Some(turn) {
             return None;
         }
         let is_new = self.state.output.as_ref().is_none_or(|output| output.turn != *turn);
         if is_new {
+            // What the turn before was told too late is its own all the same.
+            self.finish().await;
             self.state.is_cancel_written = false;
             self.state.open_tools.clear();
             self.state.is_turn_over = false;
@@ -342,7 +340,7 @@ impl Pump {
         }
     }
 
-    fn on_update(&mut self, update: &Update) {
+    async fn on_update(&mut self, update: &Update) {
         let now = self.clock.now();
         if update.replay {
             return;
@@ -356,7 +354,7 @@ impl Pump {
             self.note_activity(activity_name(&update.kind), title);
         }
         if let Some(turn) = &update.turn {
-            let Some(output) = self.begin(turn) else { return };
+            let Some(output) = self.begin(turn).await else { return };
             output.take(update, now.time, false);
             let steps = output.steps;
             self.with_prompt(turn, |prompt| prompt.steps = steps);
@@ -411,7 +409,7 @@ impl Pump {
         outcome: Result<event::PromptEnd, event::Failure>,
     ) {
         self.desk.end_turn();
-        self.begin(turn);
+        self.begin(turn).await;
         let is_after_cancel = self.state.is_cancel_written || self.was_cancelled_unwritten(turn);
         let (answer, usage) = match outcome {
             Ok(mut end) => {
@@ -435,11 +433,7 @@ impl Pump {
 
     /// Shows a turn's end to the planner.
     async fn end_turn(&mut self, turn: &Uid, end: PromptEnd) {
-        let now = self.clock.now().time;
-        if let Some(output) = &mut self.state.output {
-            output.finish(now);
-        }
-        self.flush().await;
+        self.finish().await;
         self.state.is_turn_over = true;
         self.state.open_tools.clear();
         self.entry.view().tool_heard = None;
@@ -457,6 +451,15 @@ impl Pump {
             (Some(_), None) => true,
             (None, _) => false,
         })
+    }
+
+    /// Makes everything durable that came so far: no text goes on behind this.
+    async fn finish(&mut self) {
+        let now = self.clock.now().time;
+        if let Some(output) = &mut self.state.output {
+            output.finish(now);
+        }
+        self.flush().await;
     }
 
     async fn flush(&mut self) {

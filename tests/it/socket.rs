@@ -52,7 +52,7 @@ fn at_the_socket_the_daemons_own_user_is_the_operator_and_an_agent_is_nobody() {
     daemon.session("s", "a", json!({}));
     let token = daemon.path("data/operator.token");
     std::fs::rename(&token, daemon.path("token")).unwrap();
-    assert!(daemon.ok(&["get", "sessions"]).contains("Idle"));
+    assert!(daemon.ok(&["get", "sessions", "-o", "name"]).contains("session/s"));
     std::fs::rename(daemon.path("token"), &token).unwrap();
     let data = daemon.path("data").display().to_string();
     let program = env!("CARGO_BIN_EXE_spawnlet");
