@@ -8,11 +8,12 @@
 
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
 use spawnlet::api::session::{ProcessRecord, ProcessState};
 use spawnlet::runtime::boot_id;
 use spawnlet::runtime::leftovers::{Outcome, clear};
 
-use super::{NONE, gone, hold, token};
+use super::{NONE, hold, token};
 use crate::chaos::tier;
 use crate::harness::Daemon;
 
@@ -48,6 +49,12 @@ fn sleeper(mark: Option<&str>) -> Child {
         command.env("SPAWNLET_INSTANCE", mark);
     }
     command.spawn().unwrap()
+}
+
+/// Waits until a process that was left to this one has ended, and takes its number off the machine.
+fn reap(pid: u32) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap());
+    waitpid(pid, WaitOptions::empty()).unwrap();
 }
 
 fn end(child: &mut Child) {
@@ -178,8 +185,8 @@ async fn what_carries_the_recorded_mark_is_signalled() {
 }
 
 /// Test catalogue D8, through the whole daemon: killed, its shims' numbers used again, and started.
-#[tokio::test]
-async fn a_daemon_that_starts_again_signals_no_decoy() {
+#[test]
+fn a_daemon_that_starts_again_signals_no_decoy() {
     if !may_choose() {
         return;
     }
@@ -200,13 +207,14 @@ async fn a_daemon_that_starts_again_signals_no_decoy() {
                 u32::try_from(session["status"]["process"]["shimPid"].as_u64().unwrap()).unwrap()
             })
             .collect();
-        let held: Vec<_> = shims.iter().filter_map(|shim| hold(*shim)).collect();
+        // A number is to be had once its process is reaped, which is for this process to do then.
+        set_child_subreaper(Some(getpid())).unwrap();
         let home = daemon.kill9();
-        home.no_process();
-        for shim in held {
-            gone(shim).await;
+        for shim in &shims {
+            reap(*shim);
         }
-        // Until whoever reaps orphans here has done so, the number is not to be had.
+        set_child_subreaper(None).unwrap();
+        home.no_process();
         let before = decoys.0.len();
         for shim in shims {
             let _ = (0..TRIES).find(|_| decoys.take(shim, None));
