@@ -11,7 +11,7 @@ use super::{
 use crate::api::field::FieldErrorReason::FieldValueRequired;
 use crate::api::{
     AgentSpec, DEFAULT_NAMESPACE, FieldError, FieldErrors, FieldPath, Kind, Name, NamespaceSpec,
-    Object, SessionSpec, TurnSpec, Uid, WorkspaceSpec,
+    Object, RoleSpec, SessionSpec, TurnSpec, Uid, WorkspaceSpec,
 };
 
 /// What came of a document.
@@ -48,6 +48,7 @@ impl Admission {
         match kind {
             Kind::Agent => self.apply_object::<AgentSpec>(body, options, writer).await,
             Kind::Workspace => self.apply_object::<WorkspaceSpec>(body, options, writer).await,
+            Kind::Role => self.apply_object::<RoleSpec>(body, options, writer).await,
             Kind::Namespace => self.apply_object::<NamespaceSpec>(body, options, writer).await,
             Kind::Session => {
                 Box::pin(self.apply_object::<SessionSpec>(body, options, writer)).await

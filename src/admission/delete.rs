@@ -8,7 +8,8 @@ use super::{ATTEMPTS_MAX, Admission, Refusal, to_value};
 use crate::api::field::FieldErrorReason::FieldValueNotSupported;
 use crate::api::{
     AgentSpec, DEFAULT_NAMESPACE, DELETION_PROPAGATION, FieldError, FieldPath, Kind, Name,
-    Namespace, NamespaceSpec, Object, Session, SessionSpec, Turn, TurnSpec, Uid, WorkspaceSpec,
+    Namespace, NamespaceSpec, Object, RoleSpec, Session, SessionSpec, Turn, TurnSpec, Uid,
+    WorkspaceSpec,
 };
 use crate::failpoint::{self, Point};
 use crate::store::records::{Page, Txn, removals};
@@ -72,6 +73,7 @@ impl Admission {
         match kind {
             Kind::Agent => self.delete_object::<AgentSpec>(namespace, name, options).await,
             Kind::Workspace => self.delete_object::<WorkspaceSpec>(namespace, name, options).await,
+            Kind::Role => self.delete_object::<RoleSpec>(namespace, name, options).await,
             Kind::Session => self.delete_object::<SessionSpec>(namespace, name, options).await,
             Kind::Turn => self.delete_object::<TurnSpec>(namespace, name, options).await,
             Kind::Namespace => Box::pin(self.delete_namespace(name, options)).await,
@@ -235,6 +237,7 @@ impl Admission {
         let options = DeleteOptions { propagation: options.propagation, ..Default::default() };
         self.delete_all::<SessionSpec>(namespace, &options).await?;
         self.delete_all::<WorkspaceSpec>(namespace, &options).await?;
+        self.delete_all::<RoleSpec>(namespace, &options).await?;
         // Turns go with their sessions; what has none is removed here.
         self.delete_all::<TurnSpec>(namespace, &options).await?;
         let prefix = keys::namespace_prefix(Kind::Event, namespace);

@@ -4,8 +4,8 @@ use crate::api::session::DesiredState;
 use crate::api::turn::TurnDesiredState;
 use crate::api::validate::permission::why_not_decided;
 use crate::api::{
-    AgentSpec, Name, NamespaceSpec, Object, PermissionRequestSpec, SessionSpec, Spec, TurnSpec,
-    Uid, WorkspaceSpec, naming,
+    AgentSpec, Name, NamespaceSpec, Object, PermissionRequestSpec, RoleSpec, SessionSpec, Spec,
+    TurnSpec, Uid, WorkspaceSpec, naming,
 };
 
 /// A kind that users write.
@@ -50,6 +50,7 @@ pub(super) trait Admissible: Spec {
 
 impl Admissible for AgentSpec {}
 impl Admissible for WorkspaceSpec {}
+impl Admissible for RoleSpec {}
 impl Admissible for NamespaceSpec {}
 
 impl Admissible for PermissionRequestSpec {

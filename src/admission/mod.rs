@@ -34,7 +34,8 @@ use serde_json::Value;
 
 use crate::api::{
     AgentSpec, DEFAULT_NAMESPACE, FieldErrors, Kind, Name, Namespace, NamespaceSpec, Object,
-    PROCESS_FINALIZER, PermissionRequestSpec, SessionSpec, TurnSpec, WorkspaceSpec, naming,
+    PROCESS_FINALIZER, PermissionRequestSpec, RoleSpec, SessionSpec, TurnSpec, WorkspaceSpec,
+    naming,
 };
 use crate::clock::SharedClock;
 use crate::plan::capacity;
@@ -253,6 +254,7 @@ impl Admission {
         match kind {
             Kind::Agent => self.create_alone::<AgentSpec>(body, options, writer).await,
             Kind::Workspace => self.create_alone::<WorkspaceSpec>(body, options, writer).await,
+            Kind::Role => self.create_alone::<RoleSpec>(body, options, writer).await,
             Kind::Namespace => self.create_alone::<NamespaceSpec>(body, options, writer).await,
             Kind::Session => {
                 let incoming = self.incoming::<SessionSpec>(body, options, writer)?;
@@ -321,6 +323,7 @@ impl Admission {
         match kind {
             Kind::Agent => self.change_object::<AgentSpec>(&target, change).await,
             Kind::Workspace => self.change_object::<WorkspaceSpec>(&target, change).await,
+            Kind::Role => self.change_object::<RoleSpec>(&target, change).await,
             Kind::Namespace => self.change_object::<NamespaceSpec>(&target, change).await,
             Kind::Session => Box::pin(self.change_object::<SessionSpec>(&target, change)).await,
             Kind::Turn => Box::pin(self.change_object::<TurnSpec>(&target, change)).await,

@@ -121,7 +121,12 @@ pub enum Refusal {
 fn resource(kind: Kind) -> String {
     match kind {
         Kind::Event | Kind::Namespace => kind.plural().to_owned(),
-        Kind::Agent | Kind::Workspace | Kind::Session | Kind::Turn | Kind::PermissionRequest => {
+        Kind::Agent
+        | Kind::Workspace
+        | Kind::Role
+        | Kind::Session
+        | Kind::Turn
+        | Kind::PermissionRequest => {
             format!("{}.{GROUP}", kind.plural())
         }
     }
@@ -143,9 +148,12 @@ fn qualified(kind: Kind) -> String {
 fn group(kind: Kind) -> &'static str {
     match kind {
         Kind::Event | Kind::Namespace => "",
-        Kind::Agent | Kind::Workspace | Kind::Session | Kind::Turn | Kind::PermissionRequest => {
-            GROUP
-        }
+        Kind::Agent
+        | Kind::Workspace
+        | Kind::Role
+        | Kind::Session
+        | Kind::Turn
+        | Kind::PermissionRequest => GROUP,
     }
 }
 

@@ -32,6 +32,7 @@ impl Admission {
         for _ in 0..ATTEMPTS_MAX {
             let home = self.home(&object, writer).await?;
             let parent = self.place_below_parent(&mut object).await?;
+            object.status.lineage.role.clone_from(&object.spec.role);
             if object.spec.provider == Provider::External {
                 self.settle_scope(&mut object).await?;
             }
@@ -90,11 +91,27 @@ impl Admission {
         if session.spec.provider == Provider::External {
             return Ok(own.unwrap_or(Permissions::ApproveAll));
         }
-        let agent = session.spec.agent.as_str().into();
-        let agent = self.records.get::<AgentSpec>(&Namespace::default(), &agent).await?;
         // Of an agent that is gone nothing is known: its children get the least.
-        let ceiling = agent.map_or(Permissions::DenyAll, |agent| agent.spec.permissions);
+        let agent = self.agent_of(session).await?;
+        let ceiling = agent.map_or(Permissions::DenyAll, |agent| agent.permissions);
         Ok(own.map_or(ceiling, |own| own.min(ceiling)))
+    }
+
+    /// The agent that a session runs as its role leaves it, if the daemon runs it and knows both.
+    pub(super) async fn agent_of(&self, session: &Session) -> Result<Option<AgentSpec>, Refusal> {
+        let SessionSpec { provider, agent, role, .. } = &session.spec;
+        if *provider == Provider::External {
+            return Ok(None);
+        }
+        let agent = agent.as_str().into();
+        let found = self.records.get::<AgentSpec>(&Namespace::default(), &agent).await?;
+        let Some(agent) = found else { return Ok(None) };
+        Ok(match (role, &session.status.role) {
+            (None, _) => Some(agent.spec),
+            (Some(_), Some(role)) => Some(role.narrow(&agent.spec)),
+            // Nobody knows yet what it will be held to.
+            (Some(_), None) => None,
+        })
     }
 
     /// The directories of a session that the daemon does not run: nothing else ever settles them,

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::namespace::NamespaceSpec;
 use super::{
-    AgentSpec, Event, Kind, Object, PermissionRequestSpec, ReconcileReport, SessionSpec, TurnSpec,
-    WorkspaceSpec, schema,
+    AgentSpec, Event, Kind, Object, PermissionRequestSpec, ReconcileReport, RoleSpec, SessionSpec,
+    TurnSpec, WorkspaceSpec, schema,
 };
 
 fn read(name: &str) -> Value {
@@ -47,6 +47,7 @@ fn missing(schema: &Value, values: &[&Value], path: &str, found: &mut Vec<String
 fn every_stored_format_is_read_and_written_as_it_was() {
     check::<Object<AgentSpec>>("agent");
     check::<Object<WorkspaceSpec>>("workspace");
+    check::<Object<RoleSpec>>("role");
     check::<Object<SessionSpec>>("session");
     check::<Object<TurnSpec>>("turn");
     check::<Object<PermissionRequestSpec>>("permissionrequest");

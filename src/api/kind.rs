@@ -9,6 +9,8 @@ pub enum Kind {
     Agent,
     /// Named folders.
     Workspace,
+    /// What a kind of session is told and may do.
+    Role,
     /// A session of an agent.
     Session,
     /// One prompt turn of a session.
@@ -24,10 +26,11 @@ pub enum Kind {
 impl Kind {
     /// Every kind, in the order in which documents of one file are applied: what is referred to
     /// comes first.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Namespace,
         Self::Agent,
         Self::Workspace,
+        Self::Role,
         Self::Session,
         Self::Turn,
         Self::PermissionRequest,
@@ -40,6 +43,7 @@ impl Kind {
         match self {
             Self::Agent => "Agent",
             Self::Workspace => "Workspace",
+            Self::Role => "Role",
             Self::Session => "Session",
             Self::Turn => "Turn",
             Self::PermissionRequest => "PermissionRequest",
@@ -54,6 +58,7 @@ impl Kind {
         match self {
             Self::Agent => "agents",
             Self::Workspace => "workspaces",
+            Self::Role => "roles",
             Self::Session => "sessions",
             Self::Turn => "turns",
             Self::PermissionRequest => "permissionrequests",
@@ -68,6 +73,7 @@ impl Kind {
         match self {
             Self::Agent => "agent",
             Self::Workspace => "workspace",
+            Self::Role => "role",
             Self::Session => "session",
             Self::Turn => "turn",
             Self::PermissionRequest => "permissionrequest",
@@ -82,6 +88,7 @@ impl Kind {
         match self {
             Self::Agent => &["ag"],
             Self::Workspace => &["ws"],
+            Self::Role => &["ro"],
             Self::Session => &["se"],
             Self::Turn => &["tu"],
             Self::PermissionRequest => &["pr"],
@@ -95,6 +102,7 @@ impl Kind {
     pub const fn is_namespaced(self) -> bool {
         match self {
             Self::Workspace
+            | Self::Role
             | Self::Session
             | Self::Turn
             | Self::PermissionRequest
@@ -110,6 +118,7 @@ impl Kind {
             Self::Event | Self::Namespace => "v1",
             Self::Agent
             | Self::Workspace
+            | Self::Role
             | Self::Session
             | Self::Turn
             | Self::PermissionRequest => super::API_VERSION,

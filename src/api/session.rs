@@ -11,8 +11,8 @@ pub use super::restarts::Restarts;
 use super::turn::Cancel;
 use super::workspace::Folder;
 use super::{
-    CallerToken, Code, Conditions, Dur, FieldErrors, Incarnation, Kind, Name, Object, Spec, Time,
-    Uid, validate,
+    CallerToken, Code, Conditions, Dur, FieldErrors, Incarnation, Kind, Name, Object, RoleSpec,
+    Spec, Time, Uid, validate,
 };
 
 /// A `Session` record.
@@ -326,6 +326,9 @@ pub struct SessionStatus {
     /// The directories, pinned at the first launch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
+    /// The role as it was when it was first found; a later change is for new sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<Box<RoleSpec>>,
     /// Where it stands in the tree of sessions.
     pub lineage: Lineage,
     /// The tokens by which its owner calls the daemon.

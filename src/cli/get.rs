@@ -17,7 +17,7 @@ const PAGE: &str = "500";
 /// Show objects.
 #[derive(Debug, Args)]
 pub(super) struct Get {
-    /// A kind (sessions, se, turns, agents, workspaces, permissionrequests, events, namespaces,
+    /// A kind (sessions, se, turns, agents, workspaces, roles, permissionrequests, events, namespaces,
     /// reconcilereports, manifests), several with commas between them, or KIND/NAME.
     kind: String,
     /// The object's name or uid; all of the kind if absent.

@@ -32,7 +32,7 @@ pub(super) struct Spawn {
     /// How long the child lives at most, such as 30m; no longer than its parent.
     #[arg(long, value_name = "DURATION")]
     ttl: Dur,
-    /// The role that it plays.
+    /// The `Role` that it plays.
     #[arg(long)]
     role: Option<String>,
     /// Its name [default: made from the agent's].

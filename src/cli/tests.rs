@@ -549,7 +549,7 @@ async fn definitions_and_schemas_are_printed() {
     let crds = daemon.run(&["crds"]).await;
     assert!(crds.contains("name: sessions.spawnlet.dev"), "{crds}");
     let list: Value = serde_json::from_str(&daemon.run(&["crds", "-o", "json"]).await).unwrap();
-    assert_eq!(list["items"].as_array().unwrap().len(), 5);
+    assert_eq!(list["items"].as_array().unwrap().len(), 6);
     let schema: Value = serde_json::from_str(&daemon.run(&["schema", "se"]).await).unwrap();
     assert!(schema["properties"]["spec"].is_object());
     assert_eq!(daemon.refused(&["schema", "pods"]).await.0, 2);

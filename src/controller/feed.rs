@@ -22,7 +22,14 @@ const WATCH_AGAIN: Duration = Duration::from_millis(200);
 
 /// Follows everything that a session's world is made of, until told to stop.
 pub(super) async fn follow(controller: Arc<Controller>, from: Rev, stop: CancellationToken) {
-    let kinds = [Kind::Session, Kind::Turn, Kind::PermissionRequest, Kind::Agent, Kind::Workspace];
+    let kinds = [
+        Kind::Session,
+        Kind::Turn,
+        Kind::PermissionRequest,
+        Kind::Agent,
+        Kind::Workspace,
+        Kind::Role,
+    ];
     let follows = kinds.map(|kind| follow_kind(&controller, kind, from));
     tokio::select! {
         _ = futures::future::join_all(follows) => {}
@@ -132,7 +139,7 @@ impl Controller {
                     Err(error) => tracing::error!(%key, %error, "a request cannot be read"),
                 }
             }
-            Kind::Agent | Kind::Workspace => {
+            Kind::Agent | Kind::Workspace | Kind::Role => {
                 let Some(object) = object_key(key) else { return };
                 if kind == Kind::Agent {
                     self.agents.changed(object.name.clone());

@@ -6,7 +6,7 @@ use crate::api::agent::AgentSpec;
 use crate::api::session::{Provider, Scope};
 use crate::api::turn::{Admission, Delivery, TurnPhase};
 use crate::api::workspace::{NoFolder, WorkspaceSpec};
-use crate::api::{Agent, Name, Namespace, Session, SessionSpec, Turn, Uid};
+use crate::api::{Agent, Name, Namespace, RoleSpec, Session, SessionSpec, Turn, Uid};
 use crate::plan::world::{
     Call, Children, Crowd, Daemon, Finding, Live, Missing, OpenTurn, Owner, Process, Stage,
 };
@@ -60,7 +60,7 @@ impl Controller {
         let owner = self.owner(&session).await?;
         let notices = self.notices(&session).await?;
         let needs_start = !is_ready(&process);
-        let agent = self.agent_of(&session, needs_start).await?;
+        let (agent, role) = self.agent_in_role(&session, needs_start).await?;
         let scope = self.find_scope(&session, needs_start && !turns.is_empty()).await?;
         let crowd = self.crowd(&session, &process, turns.is_empty());
         let has_free_slot = self.has_free_slot(key, &session, waiting.as_ref()).await?;
@@ -73,6 +73,7 @@ impl Controller {
             owner,
             notices,
             agent,
+            role,
             scope,
             process,
             has_free_slot,
@@ -123,6 +124,40 @@ impl Controller {
         });
         let max = self.options.idle_processes_per_parent_max;
         self.idle.note(parent, &session.metadata.uid, resident, max)
+    }
+
+    /// The agent of a session as its role leaves it, and that role if it is not pinned yet.
+    async fn agent_in_role(
+        &self,
+        session: &Session,
+        needs_start: bool,
+    ) -> Result<(Finding<Agent>, Option<Box<RoleSpec>>), records::Error> {
+        let agent = self.agent_of(session, needs_start).await?;
+        let Some(name) = &session.spec.role else { return Ok((agent, None)) };
+        let found = match &session.status.role {
+            Some(_) => None,
+            None => {
+                let namespace = &session.metadata.namespace;
+                let found = self.records.get::<RoleSpec>(namespace, &name.as_str().into()).await?;
+                let Some(found) = found else {
+                    let message =
+                        format!("there is no Role {name:?} in namespace {namespace:?}; apply one");
+                    return Ok((
+                        Finding::Missing(Missing { reason: "RoleNotFound", message }),
+                        None,
+                    ));
+                };
+                Some(Box::new(found.spec))
+            }
+        };
+        let agent = match (agent, session.status.role.as_ref().or(found.as_ref())) {
+            (Finding::Found(mut agent), Some(role)) => {
+                agent.spec = role.narrow(&agent.spec);
+                Finding::Found(agent)
+            }
+            (agent, _) => agent,
+        };
+        Ok((agent, found))
     }
 
     /// The agent of a session, as a new process or the one that runs goes by it.

@@ -15,8 +15,8 @@ use super::diff::{Claim, DocumentHash, ObjectId};
 use super::yaml::{self, Document, Error, Format};
 use crate::api::namespace::{DEFAULT_NAMESPACE, NamespaceSpec};
 use crate::api::{
-    API_VERSION, AgentSpec, FieldErrors, Kind, Name, Namespace, Object, SessionSpec, Spec,
-    TurnSpec, WorkspaceSpec, validate,
+    API_VERSION, AgentSpec, FieldErrors, Kind, Name, Namespace, Object, RoleSpec, SessionSpec,
+    Spec, TurnSpec, WorkspaceSpec, validate,
 };
 
 /// What the daemon sets in metadata. A file that was made from a read record may hold it, as files
@@ -34,7 +34,8 @@ const METADATA_OF_THE_DAEMON: [&str; 10] = [
     "uid",
 ];
 /// The kinds that a file may hold.
-const KINDS: [Kind; 5] = [Kind::Agent, Kind::Workspace, Kind::Session, Kind::Turn, Kind::Namespace];
+const KINDS: [Kind; 6] =
+    [Kind::Agent, Kind::Workspace, Kind::Role, Kind::Session, Kind::Turn, Kind::Namespace];
 /// From how many characters on a value under a name like `API_TOKEN` looks like a secret.
 const SECRET_CHARS_MIN: usize = 16;
 
@@ -107,6 +108,7 @@ pub fn check(mut document: Document) -> Result<Checked, Vec<Error>> {
     let found = match kind {
         Kind::Agent => spec_faults::<AgentSpec>(&document),
         Kind::Workspace => spec_faults::<WorkspaceSpec>(&document),
+        Kind::Role => spec_faults::<RoleSpec>(&document),
         Kind::Session => spec_faults::<SessionSpec>(&document),
         Kind::Turn => spec_faults::<TurnSpec>(&document),
         Kind::Namespace => spec_faults::<NamespaceSpec>(&document),
@@ -372,7 +374,7 @@ mod tests {
         check_faults(
             "apiVersion: v1\nkind: Pod\n",
             &[
-                "2:7: kind: \"Pod\" is no kind of a manifest, expected one of Agent, Workspace, Session, Turn, Namespace",
+                "2:7: kind: \"Pod\" is no kind of a manifest, expected one of Agent, Workspace, Role, Session, Turn, Namespace",
             ],
         );
         check_faults(

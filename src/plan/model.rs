@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::api::RoleSpec;
 use crate::api::agent::AgentSpec;
 use crate::api::permission::{Decision, ToolCall};
 use crate::api::session::{Capabilities, Scope, SessionSpec};
@@ -61,6 +62,7 @@ pub(crate) struct Model {
     pub(crate) children: Children,
     pub(crate) process: Process,
     pub(crate) agent: Finding<Agent>,
+    pub(crate) role: Option<Box<RoleSpec>>,
     pub(crate) scope: Finding<Scope>,
     pub(crate) taken: Vec<Uid>,
     pub(crate) journal: Vec<Uid>,
@@ -130,6 +132,7 @@ impl Model {
             children: Children::default(),
             process: Process::Absent,
             agent: Finding::Found(Box::new(Agent::new(metadata("a", "agent"), agent_spec))),
+            role: None,
             scope: Finding::Found(Box::new(scope)),
             taken: Vec::new(),
             journal: Vec::new(),
@@ -172,6 +175,7 @@ impl Model {
             owner: self.owner,
             notices: self.notices.clone(),
             agent: self.agent.clone(),
+            role: self.role.clone(),
             scope: self.scope.clone(),
             process: self.process.clone(),
             requests: self.requests.clone(),

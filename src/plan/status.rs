@@ -34,7 +34,7 @@ pub(super) const NOT_ENFORCED: &str = "PermissionsNotEnforced";
 /// The reason of what an external session shows.
 const EXTERNAL: &str = "External";
 
-/// Says whether agent and directories were found, and pins the directories.
+/// Says whether agent, role and directories were found, and pins the role and the directories.
 pub(super) fn resolve(draft: &mut Draft<'_>) {
     let world = draft.world;
     let (now, generation) = (draft.time(), draft.session.metadata.generation);
@@ -43,6 +43,9 @@ pub(super) fn resolve(draft: &mut Draft<'_>) {
         && status.scope.is_none()
     {
         status.scope = Some((**scope).clone());
+    }
+    if status.role.is_none() {
+        status.role.clone_from(&world.role);
     }
     let mut set = |kind: &str, missing: Option<&Missing>| match missing {
         None => status.conditions.set(kind, True, "Resolved", "", generation, now),

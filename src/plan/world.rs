@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::api::agent::{SandboxMode, StopTimes};
 use crate::api::session::{Capabilities, ProcessRecord, RunBudget, Scope};
-use crate::api::{Agent, Incarnation, Name, PermissionRequest, Session, Turn, Uid};
+use crate::api::{Agent, Incarnation, Name, PermissionRequest, RoleSpec, Session, Turn, Uid};
 use crate::clock::Mono;
 use crate::options::Snapshot;
 use crate::options::settings::{Done, Setting, Wanted};
@@ -39,8 +39,10 @@ pub struct World {
     pub owner: Owner,
     /// What it is to be told of its children's turns.
     pub notices: Notices,
-    /// The agent that it names.
+    /// The agent that it names, narrowed by its role. Missing too if the role is.
     pub agent: Finding<Agent>,
+    /// The role that it was found to play, until it is pinned.
+    pub role: Option<Box<RoleSpec>>,
     /// Its directories.
     pub scope: Finding<Scope>,
     /// What is known of its process.

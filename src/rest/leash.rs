@@ -181,7 +181,7 @@ impl Leash {
                 Some(owner) => self.is_child(owner).await,
                 None => Ok(false),
             },
-            Kind::Agent | Kind::Workspace | Kind::Namespace | Kind::Event => Ok(false),
+            Kind::Agent | Kind::Workspace | Kind::Role | Kind::Namespace | Kind::Event => Ok(false),
         }
     }
 

@@ -112,9 +112,12 @@ fn overlay_activity(state: &State, kind: Kind, object: &mut Value) {
     let session = match kind {
         Kind::Session => uid_at(object, "/metadata/uid"),
         Kind::Turn => uid_at(object, "/metadata/ownerReferences/0/uid"),
-        Kind::Agent | Kind::Workspace | Kind::PermissionRequest | Kind::Event | Kind::Namespace => {
-            None
-        }
+        Kind::Agent
+        | Kind::Workspace
+        | Kind::Role
+        | Kind::PermissionRequest
+        | Kind::Event
+        | Kind::Namespace => None,
     };
     let Some(activity) = session.and_then(|session| state.live.activity(&session)) else { return };
     if kind == Kind::Turn && activity.turn != uid_at(object, "/metadata/uid") {

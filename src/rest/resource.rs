@@ -15,9 +15,10 @@ pub enum Resource {
 
 impl Resource {
     /// Everything that is served, in the order of discovery.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Records(Kind::Agent),
         Self::Records(Kind::Workspace),
+        Self::Records(Kind::Role),
         Self::Records(Kind::Session),
         Self::Records(Kind::Turn),
         Self::Records(Kind::PermissionRequest),

@@ -131,7 +131,7 @@ const fn selectable(resource: Resource) -> &'static [&'static str] {
             "type",
         ],
         Resource::Reports => &["object.kind", "object.name", "object.namespace", "outcome"],
-        Resource::Records(Kind::Agent | Kind::Workspace) | Resource::Manifests => &[],
+        Resource::Records(Kind::Agent | Kind::Workspace | Kind::Role) | Resource::Manifests => &[],
     }
 }
 

@@ -76,7 +76,7 @@ impl Sight {
                 .is_some_and(|found| found == *session || children.contains(&found)),
             Kind::Turn | Kind::PermissionRequest => uid("/metadata/ownerReferences/0/uid")
                 .is_some_and(|owner| children.contains(&owner)),
-            Kind::Agent | Kind::Workspace | Kind::Namespace | Kind::Event => false,
+            Kind::Agent | Kind::Workspace | Kind::Role | Kind::Namespace | Kind::Event => false,
         }
     }
 

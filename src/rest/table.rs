@@ -68,6 +68,14 @@ const WORKSPACE: &[Column] = &[
     AGE,
     column("Main", "The first folder's path.", |o, _| text(o, "/spec/folders/0/path")).wide(),
 ];
+const ROLE: &[Column] = &[
+    NAME,
+    column("Description", "What it is for.", |o, _| text(o, "/spec/description")),
+    AGE,
+    column("Model", "The default model of its sessions.", |o, _| text(o, "/spec/model")).wide(),
+    column("Permissions", "What they may do at most.", |o, _| text(o, "/spec/permissions")).wide(),
+    column("Sandbox", "Their kernel sandbox.", |o, _| text(o, "/spec/sandboxMode")).wide(),
+];
 const SESSION: &[Column] = &[
     NAME,
     column("Agent", "The agent that runs it.", |o, _| text(o, "/spec/agent")),
@@ -171,6 +179,7 @@ const fn columns(resource: Resource) -> &'static [Column] {
     match resource {
         Resource::Records(Kind::Agent) => AGENT,
         Resource::Records(Kind::Workspace) => WORKSPACE,
+        Resource::Records(Kind::Role) => ROLE,
         Resource::Records(Kind::Session) => SESSION,
         Resource::Records(Kind::Turn) => TURN,
         Resource::Records(Kind::PermissionRequest) => PERMISSION,

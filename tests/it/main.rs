@@ -35,6 +35,7 @@ mod permissions;
 mod power;
 mod real;
 mod restarts;
+mod roles;
 mod runtime;
 mod sandbox;
 mod secrets;

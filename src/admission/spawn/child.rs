@@ -10,7 +10,7 @@ use crate::api::agent::{McpServer, Permissions, Sandbox, SandboxMode};
 use crate::api::session::{DesiredState, Provider, Scope};
 use crate::api::{
     AgentSpec, Code, Dur, FieldErrors, Kind, Namespace, ObjectMeta, OwnerReference,
-    PROCESS_FINALIZER, Session, SessionSpec, Spec as _, Time, naming,
+    PROCESS_FINALIZER, RoleSpec, Session, SessionSpec, Spec as _, Time, naming,
 };
 use crate::ports::Inputs;
 
@@ -39,11 +39,12 @@ impl Admission {
         let now = self.clock.now().time;
         check_identity(parent, &wish.spec)?;
         let scope = scope_of_child(parent, &wish.spec, inputs)?;
+        let role = self.role_of_child(parent, &wish.spec).await?;
         let agent = self.agent_of(parent).await?;
         let ceiling = self.permissions_of(parent).await?;
         let permissions = permissions_of_child(ceiling, wish.spec.permissions)?;
         if parent.spec.provider != Provider::External {
-            self.check_sandbox(agent.as_ref(), &wish.spec.agent).await?;
+            self.check_sandbox(agent.as_ref(), &wish.spec.agent, role.as_deref()).await?;
         }
         let servers = agent.map(|agent| agent.mcp_servers).unwrap_or_default();
         let mcp_servers = servers_of_child(parent, &servers, &wish.spec.mcp_servers)?;
@@ -97,19 +98,29 @@ impl Admission {
         let mut child = Session::new(metadata, spec);
         child.status.scope = Some(scope);
         child.status.lineage = lineage_below(parent);
+        child.status.lineage.role.clone_from(&child.spec.role);
+        child.status.role = role;
         child.status.lineage.ttl_expires_at = Some(now.plus(ttl.get()));
         child.status.lineage.auto_stop_on_parent = Some(child.spec.auto_stop_on_parent);
         Ok(child)
     }
 
-    /// The agent that a session runs, if the daemon runs it and the agent is still there.
-    async fn agent_of(&self, session: &Session) -> Result<Option<AgentSpec>, Refusal> {
-        if session.spec.provider == Provider::External {
-            return Ok(None);
+    /// The role that a child is to play. A caller is told at once of one that is not there.
+    async fn role_of_child(
+        &self,
+        parent: &Session,
+        wish: &SessionSpec,
+    ) -> Result<Option<Box<RoleSpec>>, NotSpawned> {
+        let Some(name) = &wish.role else { return Ok(None) };
+        let namespace = &parent.metadata.namespace;
+        let found = self.records.get::<RoleSpec>(namespace, &name.as_str().into()).await;
+        match found.map_err(Refusal::from)? {
+            Some(role) => Ok(Some(Box::new(role.spec))),
+            None => {
+                let why = format!("{name:?} is no role in namespace {namespace:?}");
+                Err(SpawnRefusal::invalid("role", why).into())
+            }
         }
-        let name = session.spec.agent.as_str().into();
-        let found = self.records.get::<AgentSpec>(&Namespace::default(), &name).await?;
-        Ok(found.map(|agent| agent.spec))
     }
 
     /// A child's agent is in a sandbox that is no wider than its parent's. An agent that is not there
@@ -118,12 +129,13 @@ impl Admission {
         &self,
         parent: Option<&AgentSpec>,
         child: &str,
+        role: Option<&RoleSpec>,
     ) -> Result<(), NotSpawned> {
         let narrowest = Sandbox { mode: SandboxMode::ReadOnly, write_paths: Vec::new() };
         let parent = parent.map_or(&narrowest, |parent| &parent.sandbox);
         let found = self.records.get::<AgentSpec>(&Namespace::default(), &child.into()).await;
         match found.map_err(Refusal::from)? {
-            Some(child) if !within::sandbox(&child.spec.sandbox, parent) => {
+            Some(child) if !within::sandbox(&sandbox_of(&child.spec, role), parent) => {
                 let name = &child.metadata.name;
                 let why = "has a wider sandbox than the calling session's agent";
                 Err(denied("agent", format!("{name} {why}")).into())
@@ -168,6 +180,11 @@ fn parent_time_left(parent: &Session, now: Time) -> Option<Duration> {
 
 fn denied(field: &str, why: impl std::fmt::Display) -> SpawnRefusal {
     SpawnRefusal::new(Code::SpawnPermissionDenied, format!("{field}: {why}"))
+}
+
+/// The sandbox of an agent in a role.
+fn sandbox_of(agent: &AgentSpec, role: Option<&RoleSpec>) -> Sandbox {
+    role.map_or_else(|| agent.sandbox.clone(), |role| role.narrow(agent).sandbox)
 }
 
 /// What a caller's child is not: somebody else's, another kind of session, an owner of others.

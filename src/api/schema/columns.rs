@@ -31,6 +31,13 @@ const AGENT: &[Column] = &[
     wide("Executable", "string", ".status.executable"),
 ];
 const WORKSPACE: &[Column] = &[AGE, wide("Main", "string", ".spec.folders[0].path")];
+const ROLE: &[Column] = &[
+    column("Description", "string", ".spec.description"),
+    AGE,
+    wide("Model", "string", ".spec.model"),
+    wide("Permissions", "string", ".spec.permissions"),
+    wide("Sandbox", "string", ".spec.sandboxMode"),
+];
 const SESSION: &[Column] = &[
     column("Agent", "string", ".spec.agent"),
     column("Phase", "string", ".status.phase"),
@@ -72,6 +79,7 @@ pub(super) fn of(kind: Kind) -> Value {
     let columns = match kind {
         Kind::Agent => AGENT,
         Kind::Workspace => WORKSPACE,
+        Kind::Role => ROLE,
         Kind::Session => SESSION,
         Kind::Turn => TURN,
         Kind::PermissionRequest => PERMISSION,

@@ -14,8 +14,8 @@ mod tests;
 use serde_json::{Value, json};
 
 use super::{
-    AgentSpec, Event, GROUP, Kind, ObjectMeta, PermissionRequestSpec, SessionSpec, Spec, TurnSpec,
-    VERSION, WorkspaceSpec, namespace::NamespaceSpec,
+    AgentSpec, Event, GROUP, Kind, ObjectMeta, PermissionRequestSpec, RoleSpec, SessionSpec, Spec,
+    TurnSpec, VERSION, WorkspaceSpec, namespace::NamespaceSpec,
 };
 
 /// What `kubectl get all` and `kubectl get spawnlet` show.
@@ -33,6 +33,7 @@ pub fn schema(kind: Kind) -> Value {
         Kind::Workspace => {
             object::<WorkspaceSpec>("Named folders. A session takes a snapshot at its creation.")
         }
+        Kind::Role => object::<RoleSpec>("What a kind of session is told, and may do at most."),
         Kind::Session => object::<SessionSpec>("A conversation with an agent, kept as a record."),
         Kind::Turn => object::<TurnSpec>("One prompt turn of a session, owned by it."),
         Kind::PermissionRequest => object::<PermissionRequestSpec>(
@@ -139,6 +140,7 @@ fn amend(kind: Kind, spec: &mut Value) {
     let required = match kind {
         Kind::Turn => "session",
         Kind::Workspace => "folders",
+        Kind::Role => "description",
         // An external session has no agent, so the field is not required by the schema.
         Kind::Session => {
             structural::remove_default(&mut spec["properties"]["agent"]);

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-const OURS: [Kind; 5] =
-    [Kind::Agent, Kind::Workspace, Kind::Session, Kind::Turn, Kind::PermissionRequest];
+const OURS: [Kind; 6] =
+    [Kind::Agent, Kind::Workspace, Kind::Role, Kind::Session, Kind::Turn, Kind::PermissionRequest];
 
 fn checked_in(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("crds-like-specs").join(name)

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::column::Change;
 use super::not_yet::NotYet;
-use super::{agent, permission, session, turn};
-use crate::api::{AgentSpec, PermissionRequestSpec, SessionSpec, Spec, TurnSpec};
+use super::{agent, permission, role, session, turn};
+use crate::api::{AgentSpec, PermissionRequestSpec, RoleSpec, SessionSpec, Spec, TurnSpec};
 
 /// What the daemon carries out, by path; a path covers what is below it.
 const AGENT: &[&str] = &[
@@ -44,6 +44,7 @@ const AGENT: &[&str] = &[
 ];
 const SESSION: &[&str] = &[
     "agent",
+    "role",
     "parent",
     "workspace",
     "folder",
@@ -76,6 +77,8 @@ const SESSION: &[&str] = &[
     "onSessionLost",
     "desiredState",
 ];
+const ROLE: &[&str] =
+    &["description", "persona", "model", "sandboxMode", "permissions", "mcpServers"];
 const TURN: &[&str] = &[
     "session",
     "prompt",
@@ -212,6 +215,7 @@ fn every_field_says_what_a_change_does<S: Spec>(column: &[(&str, Change)]) {
 fn every_field_has_its_effect_or_is_refused() {
     every_field_has_an_effect_or_is_refused::<AgentSpec>(AGENT, agent::NOT_YET);
     every_field_has_an_effect_or_is_refused::<SessionSpec>(SESSION, session::NOT_YET);
+    every_field_has_an_effect_or_is_refused::<RoleSpec>(ROLE, role::NOT_YET);
     every_field_has_an_effect_or_is_refused::<TurnSpec>(TURN, turn::NOT_YET);
 }
 
@@ -220,6 +224,8 @@ fn every_field_without_an_effect_is_refused_when_set() {
     each_listed_field_is_refused::<AgentSpec>(&json!({"command": "agent"}), agent::NOT_YET);
     let session = json!({"agent": "a", "cwd": "/"});
     each_listed_field_is_refused::<SessionSpec>(&session, session::NOT_YET);
+    let role = json!({"description": "d"});
+    each_listed_field_is_refused::<RoleSpec>(&role, role::NOT_YET);
     let turn = json!({"session": "s", "prompt": "p"});
     each_listed_field_is_refused::<TurnSpec>(&turn, turn::NOT_YET);
 }

@@ -13,6 +13,7 @@ pub mod free_path;
 mod metadata;
 mod not_yet;
 pub mod permission;
+pub(super) mod role;
 pub(super) mod session;
 pub(super) mod turn;
 pub(super) mod workspace;

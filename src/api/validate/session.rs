@@ -11,7 +11,7 @@ use crate::api::{FieldErrors, FieldPath};
 
 /// What has no effect yet.
 pub(super) const NOT_YET: &[NotYet] =
-    &[("provider", &["fork"]), ("role", ANY), ("toolFilter.allow", ANY), ("toolFilter.deny", ANY)];
+    &[("provider", &["fork"]), ("toolFilter.allow", ANY), ("toolFilter.deny", ANY)];
 
 /// The column "M".
 pub(super) const COLUMN: &[(&str, Change)] = &[
@@ -60,6 +60,9 @@ pub(crate) fn spec(spec: &SessionSpec) -> Result<(), FieldErrors> {
             check::name(&mut errors, at.field("agent"), &spec.agent);
         }
     }
+    if let Some(role) = &spec.role {
+        check::name(&mut errors, at.field("role"), role);
+    }
     if let Some(parent) = &spec.parent {
         check::name(&mut errors, at.field("parent"), parent);
     }
@@ -85,6 +88,7 @@ fn external(errors: &mut FieldErrors, at: &FieldPath, spec: &SessionSpec) {
     let none = SessionSpec::default();
     let set = [
         ("agent", spec.agent != none.agent),
+        ("role", spec.role.is_some()),
         ("parent", spec.parent.is_some()),
         ("prompt", spec.prompt.is_some()),
         ("promptBlocks", spec.prompt_blocks.is_some()),

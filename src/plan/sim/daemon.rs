@@ -173,12 +173,6 @@ impl Sim {
         let has_free_slot = self.has(Defect::CountsNoSlots)
             || waiting.is_some_and(|turn| self.shelf.holds_slot(&turn.metadata.uid))
             || daemon.line.may_take(key, parent, &self.shelf.holders, LIMITS);
-        let children = if self.has(Defect::OverlooksChildren) {
-            Some(Children::default())
-        } else {
-            must_tell_children(&session)
-                .then(|| Children::of(&session, &self.shelf.children_of(uid)))
-        };
         let open_turn = |record: crate::api::Turn| OpenTurn {
             is_taken_here: daemon.taken.contains(&record.metadata.uid)
                 || (record.spec.admission == Admission::Immediate
@@ -197,13 +191,14 @@ impl Sim {
                 .finished_at
                 .is_some()
                 .then(|| self.shelf.turns_of(key).cloned().collect()),
-            children,
+            children: self.children(&session),
             notices: crate::plan::Notices::default(),
             owner: match parent {
                 None => Owner::None,
                 Some(parent) => Owner::of(self.shelf.by_uid(parent)),
             },
             agent: Finding::Found(Box::new(self.shelf.agent.clone())),
+            role: None,
             scope: Finding::Found(Box::new(Scope {
                 cwd: "/w".into(),
                 additional_directories: Vec::new(),
@@ -224,6 +219,14 @@ impl Sim {
             },
             session,
         })
+    }
+
+    fn children(&self, session: &Session) -> Option<Children> {
+        if self.has(Defect::OverlooksChildren) {
+            return Some(Children::default());
+        }
+        must_tell_children(session)
+            .then(|| Children::of(session, &self.shelf.children_of(&session.metadata.uid)))
     }
 
     fn process(&self, daemon: &Daemon, session: &Uid) -> Process {

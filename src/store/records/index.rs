@@ -98,6 +98,7 @@ fn index_session(session: &Session, found: &mut Vec<Key>) {
     found.extend(session.status.tokens.iter().map(|token| keys::token(&token.sha256)));
     found.extend(waits_for_agent(session));
     found.extend(waits_for_workspace(session));
+    found.extend(waits_for_role(session));
 }
 
 /// Whether nothing would come of looking at the session after a start: what still happens to it
@@ -125,6 +126,14 @@ fn waits_for_agent(session: &Session) -> Option<Key> {
     waits.then(|| {
         let agent = Name::from(session.spec.agent.as_str());
         keys::waiting_for(Kind::Agent, &Namespace::default(), &agent, &session.metadata.uid)
+    })
+}
+
+fn waits_for_role(session: &Session) -> Option<Key> {
+    let role = session.spec.role.as_deref().filter(|_| session.status.role.is_none())?;
+    is_false(session, "AgentResolved").then(|| {
+        let metadata = &session.metadata;
+        keys::waiting_for(Kind::Role, &metadata.namespace, &Name::from(role), &metadata.uid)
     })
 }
 
