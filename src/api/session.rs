@@ -370,9 +370,23 @@ pub struct SessionStatus {
     /// Since when it has no turn; the idle clock starts here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Time>,
+    /// From when its ttl counts, if that is not its creation: the wall clock was set back between two
+    /// daemons, so the creation lies ahead of this clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_counts_from: Option<Time>,
     /// The earliest of its deadlines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_deadline: Option<Time>,
+}
+
+impl Session {
+    /// When its life ends by its ttl, if it has one.
+    #[must_use]
+    pub fn ttl_ends_at(&self) -> Option<Time> {
+        let ttl = self.spec.ttl.filter(|ttl| !ttl.is_zero())?;
+        let from = self.status.ttl_counts_from.or(self.metadata.creation_timestamp)?;
+        Some(from.plus(ttl.get()))
+    }
 }
 
 /// A session's phase, for people: see `plan::status` for the one table that derives it.

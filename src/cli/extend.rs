@@ -88,10 +88,12 @@ fn longer(session: &Value, by: Dur) -> Result<Dur, Failure> {
 
 /// When the session's ttl ends, from its creation.
 fn ends_at(session: &Value) -> Option<String> {
-    let created: crate::api::Time =
-        serde_json::from_value(session.pointer("/metadata/creationTimestamp")?.clone()).ok()?;
+    let from = session
+        .pointer("/status/ttlCountsFrom")
+        .or_else(|| session.pointer("/metadata/creationTimestamp"))?;
+    let from: crate::api::Time = serde_json::from_value(from.clone()).ok()?;
     let ttl: Dur = text(session, "/spec/ttl").parse().ok()?;
-    Some(created.plus(ttl.get()).to_string())
+    Some(from.plus(ttl.get()).to_string())
 }
 
 #[cfg(test)]

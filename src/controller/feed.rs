@@ -12,6 +12,7 @@ use crate::api::{
 };
 use crate::plan::holds_slot;
 use crate::store::records::{self, decode};
+use crate::store::uids::is_after;
 use crate::store::{Change, Key, Rev, Watch, keys};
 
 use super::requests::asked_by;
@@ -200,6 +201,9 @@ impl Controller {
             self.queue.add(key, Trigger::Boot);
         }
         self.free_what_nobody_holds().await?;
+        if self.is_clock_set_back().await? {
+            self.look_at_deadlines().await?;
+        }
         self.schedule_deadlines().await?;
         Ok(rev)
     }
@@ -256,6 +260,20 @@ impl Controller {
     pub(super) async fn sessions_at(&self, prefix: &str) -> Result<Vec<ObjectKey>, records::Error> {
         let found = self.records.pointed_at(prefix).await?;
         Ok(found.iter().filter_map(object_key).collect())
+    }
+
+    /// Whether an earlier daemon's wall clock was ahead of this one's.
+    async fn is_clock_set_back(&self) -> Result<bool, records::Error> {
+        let newest = self.records.newest_uid().await?;
+        Ok(newest.is_some_and(|newest| is_after(&newest, self.clock.now().time)))
+    }
+
+    /// Queues everything that has a deadline, however far ahead: it was told by another clock.
+    async fn look_at_deadlines(&self) -> Result<(), records::Error> {
+        for key in self.sessions_at(keys::DEADLINES).await? {
+            self.queue.add(key, Trigger::Boot);
+        }
+        Ok(())
     }
 
     /// Sets a timer for every deadline until the resync after the next. Sessions at rest have no

@@ -104,7 +104,7 @@ pub(super) fn end_by_owner(draft: &Draft<'_>) -> Option<SessionEnd> {
         code: Some(code),
         at: draft.time(),
     };
-    let is_over = deadlines::ttl_deadline(draft.world).is_some_and(|at| draft.time() >= at);
+    let is_over = draft.session.ttl_ends_at().is_some_and(|at| draft.time() >= at);
     if is_over && matches!(draft.world.owner, Owner::Gone | Owner::Stopped) {
         // What the session's own clock ended before is not its parent's doing.
         return Some(deadlines::ttl_end(draft.time()));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::api::session::{DesiredState, EndOutcome, SessionEnd};
 use crate::api::turn::TurnPhase;
-use crate::api::{Code, Dur, Time, Turn};
+use crate::api::{Code, Dur, Session, Time, Turn};
 use crate::clock::{Mono, Now};
 
 use super::draft::Draft;
@@ -21,6 +21,8 @@ use super::{budget, launch};
 pub const READ_FIRST: Duration = Duration::from_secs(2);
 /// How long after a deadline the look may come that was asked for by a pass: as long as that took.
 const LOOK_LATE: Duration = Duration::from_secs(1);
+/// What was recorded while a pass looked is not ahead of it.
+const AHEAD_MIN: Duration = Duration::from_secs(1);
 
 /// A clock of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,24 +75,38 @@ impl Due {
     }
 }
 
-/// The clocks that run now. `turns`: the session's open turns, as they stand by now.
+/// What this daemon's clock has yet to come to did not happen then: an earlier daemon recorded it, and
+/// the wall clock was set back since. It counts as now, the latest that it can have been, so that
+/// nothing lasts longer than its whole time from here. Who has a deadline is looked at for this when
+/// the daemon starts; written down, it is the same after the next start.
+pub(super) fn set_right(draft: &mut Draft<'_>) {
+    let now = draft.time();
+    let is_ahead = |at: Option<Time>| at.is_some_and(|at| at > now.plus(AHEAD_MIN));
+    let created = draft.session.metadata.creation_timestamp;
+    let status = &mut draft.session.status;
+    if is_ahead(status.ttl_counts_from.or(created)) {
+        status.ttl_counts_from = Some(now);
+    }
+    for at in [&mut status.idle_since, &mut status.finished_at] {
+        if is_ahead(*at) {
+            *at = Some(now);
+        }
+    }
+}
+
+/// The clocks that run now. `session` and `turns`: the record and its open turns, as they stand by now.
 #[must_use]
-pub fn running(
-    world: &World,
-    idle_since: Option<Time>,
-    turns: &[Turn],
-    now: Now,
-) -> Vec<(Clock, Due)> {
+pub fn running(world: &World, session: &Session, turns: &[Turn], now: Now) -> Vec<(Clock, Due)> {
     let mut clocks = Vec::new();
     let has_turn = turns.iter().any(|turn| !turn.status.phase.is_final());
-    let spec = &world.session.spec;
-    if let Some(deadline) = ttl_deadline(world) {
+    let spec = &session.spec;
+    if let Some(deadline) = session.ttl_ends_at() {
         clocks.push((Clock::Ttl, Due::at(deadline, now.time)));
     }
     let Some(live) = world.live() else { return clocks };
     if !has_turn
         && !spec.idle_timeout.is_zero()
-        && let Some(since) = idle_since
+        && let Some(since) = session.status.idle_since
     {
         let idle = spec.idle_timeout.get();
         let mut due = Due::at(since.plus(idle), now.time);
@@ -199,14 +215,6 @@ pub(super) fn next_look(world: &World, now: Mono) -> Option<Duration> {
     stalled.into_iter().chain(tool).min()
 }
 
-/// When the session's life ends, from its creation.
-#[must_use]
-pub fn ttl_deadline(world: &World) -> Option<Time> {
-    let ttl = world.session.spec.ttl.filter(|ttl| !ttl.is_zero())?;
-    let created = world.session.metadata.creation_timestamp?;
-    Some(created.plus(ttl.get()))
-}
-
 /// How a session ends by its ttl.
 pub(super) fn ttl_end(at: Time) -> SessionEnd {
     SessionEnd {
@@ -261,7 +269,7 @@ pub(super) fn is_retention_over(draft: &mut Draft<'_>) -> bool {
 
 /// The earliest durable deadline, for the index that a start of the daemon reads.
 #[must_use]
-pub fn next_durable(session: &crate::api::Session, turns: &[Turn]) -> Option<Time> {
+pub fn next_durable(session: &Session, turns: &[Turn]) -> Option<Time> {
     let has_turn = turns.iter().any(|turn| !turn.status.phase.is_final());
     let spec = &session.spec;
     let status = &session.status;
@@ -272,10 +280,6 @@ pub fn next_durable(session: &crate::api::Session, turns: &[Turn]) -> Option<Tim
     if status.end.is_some() || spec.desired_state != DesiredState::Running {
         return None;
     }
-    let ttl = spec
-        .ttl
-        .filter(|ttl| !ttl.is_zero())
-        .and_then(|ttl| session.metadata.creation_timestamp.map(|created| created.plus(ttl.get())));
     let idle = match status.idle_since {
         Some(since) if status.process.is_some() && !has_turn && !spec.idle_timeout.is_zero() => {
             Some(since.plus(spec.idle_timeout.get()))
@@ -288,5 +292,5 @@ pub fn next_durable(session: &crate::api::Session, turns: &[Turn]) -> Option<Tim
         let timeout = budget.timeout.filter(|timeout| !timeout.is_zero())?;
         Some(turn.status.dispatched_at?.plus(timeout.get()))
     });
-    [ttl, idle, restart, budget].into_iter().flatten().min()
+    [session.ttl_ends_at(), idle, restart, budget].into_iter().flatten().min()
 }

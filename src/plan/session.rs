@@ -17,6 +17,7 @@ use super::{
 /// Decides what one pass does.
 pub(super) fn plan(world: &World, now: Now) -> Plan {
     let mut draft = Draft::new(world, now);
+    deadlines::set_right(&mut draft);
     cascade::follow_owner(&mut draft);
     launch::forgive(&mut draft);
     ending::settle(&mut draft);
@@ -44,8 +45,7 @@ fn clocks(draft: &mut Draft<'_>) {
     if draft.session.status.end.is_some() {
         return;
     }
-    let running =
-        deadlines::running(draft.world, draft.session.status.idle_since, &draft.turns, draft.now);
+    let running = deadlines::running(draft.world, &draft.session, &draft.turns, draft.now);
     if let Some(look) = deadlines::next_look(draft.world, draft.now.mono) {
         draft.wake_in(look);
     }

@@ -81,7 +81,7 @@ pub(super) fn derive(session: &mut Session, turns: &[Turn], world: &World, now: 
     let queued = u32::try_from(pending.count()).unwrap_or(u32::MAX);
     session.status.active_turn = active.map(|turn| turn.metadata.name.clone());
     session.status.queued_turns = queued;
-    session.status.lineage.ttl_expires_at = deadlines::ttl_deadline(world);
+    session.status.lineage.ttl_expires_at = session.ttl_ends_at();
     let has_parent = session.status.lineage.parent.is_some();
     session.status.lineage.auto_stop_on_parent =
         has_parent.then_some(session.spec.auto_stop_on_parent);

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::api::Uid;
+use crate::api::{Time, Uid};
 use crate::clock::SharedClock;
 
 /// The counter has 12 bits; at its end the time is moved on by a millisecond.
@@ -21,6 +21,21 @@ pub struct Uids {
 /// A maker that the whole program shares.
 pub type SharedUids = Arc<Uids>;
 
+/// When a uid was made, in milliseconds since 1970, and which one of that millisecond it is.
+fn made_at(uid: &Uid) -> Option<(u64, u16)> {
+    let uuid = uuid::Uuid::parse_str(uid.as_str()).ok()?;
+    let bytes = uuid.as_bytes();
+    let ms = bytes[..6].iter().fold(0_u64, |ms, byte| ms << 8 | u64::from(*byte));
+    Some((ms, u16::from_be_bytes([bytes[6], bytes[7]]) & COUNTER_MAX))
+}
+
+/// Whether a uid was made later than a time: by an earlier daemon, whose wall clock was ahead.
+#[must_use]
+pub fn is_after(uid: &Uid, time: Time) -> bool {
+    let ms = u64::try_from(time.as_millis()).unwrap_or(0);
+    made_at(uid).is_some_and(|(made, _)| made > ms)
+}
+
 impl Uids {
     /// A maker that takes its times from `clock`.
     #[must_use]
@@ -31,10 +46,7 @@ impl Uids {
     /// Every further uid sorts behind this one, which an earlier daemon made: the order of a
     /// session's turns outlives a daemon whose wall clock was ahead.
     pub fn go_behind(&self, uid: &Uid) {
-        let Ok(uuid) = uuid::Uuid::parse_str(uid.as_str()) else { return };
-        let bytes = uuid.as_bytes();
-        let ms = bytes[..6].iter().fold(0_u64, |ms, byte| ms << 8 | u64::from(*byte));
-        let counter = u16::from_be_bytes([bytes[6], bytes[7]]) & COUNTER_MAX;
+        let Some((ms, counter)) = made_at(uid) else { return };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = (*last).max((ms, counter));
     }
@@ -63,13 +75,23 @@ impl Uids {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::ManualClock;
+    use crate::clock::{Clock as _, ManualClock};
 
     #[test]
     fn uids_of_one_millisecond_sort_in_the_order_of_their_making() {
         let uids = Uids::new(Arc::new(ManualClock::default()));
         let made: Vec<Uid> = (0..10_000).map(|_| uids.make()).collect();
         assert!(made.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn a_uid_tells_whether_it_was_made_by_a_clock_that_was_ahead() {
+        let clock = Arc::new(ManualClock::default());
+        let made = Uids::new(clock.clone()).make();
+        let at = clock.now().time;
+        assert!(!is_after(&made, at));
+        assert!(is_after(&made, Time::from_millis(at.as_millis() - 1)));
+        assert!(!is_after(&Uid::from("no uuid"), Time::from_millis(0)));
     }
 
     #[test]

@@ -41,6 +41,19 @@ fn set(file: &Path, seconds: i64) {
     std::fs::rename(new, file).unwrap();
 }
 
+/// What has a daemon go by that file.
+fn environment(library: &Path, file: &Path) -> [(&'static str, String); 5] {
+    let one = || "1".to_owned();
+    [
+        ("LD_PRELOAD", library.display().to_string()),
+        ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),
+        ("FAKETIME_NO_CACHE", one()),
+        // Only the wall clock jumps: no machine's monotonic clock does.
+        ("FAKETIME_DONT_FAKE_MONOTONIC", one()),
+        ("FAKETIME_DONT_RESET", one()),
+    ]
+}
+
 /// Sessions of one jump: it comes in the middle of all their clocks.
 fn live_through(daemon: &Daemon, file: &Path, round: usize, seconds: i64) {
     let name =
@@ -92,15 +105,8 @@ fn two_hours_there_and_back_end_nobody_early_and_nobody_late() {
     let home = Home::new();
     let file = home.path("faketime");
     set(&file, 0);
-    let (library, path) = (library.display().to_string(), file.display().to_string());
-    let env = [
-        ("LD_PRELOAD", &*library),
-        ("FAKETIME_TIMESTAMP_FILE", &*path),
-        ("FAKETIME_NO_CACHE", "1"),
-        // Only the wall clock jumps: no machine's monotonic clock does.
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-        ("FAKETIME_DONT_RESET", "1"),
-    ];
+    let env = environment(&library, &file);
+    let env: Vec<_> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let daemon = home.serve_with(&env, &[]);
     daemon.agent("plain", &["--cap=all"], json!({}));
     for round in 0..JUMPS {
@@ -113,4 +119,44 @@ fn two_hours_there_and_back_end_nobody_early_and_nobody_late() {
             daemon.ok(&["stop", &format!("talks-{round}-{way}")]);
         }
     }
+}
+
+/// Promise P11, over a start of the daemon: a day back lengthens no life by more than its whole ttl,
+/// and keeps no record.
+#[test]
+fn a_clock_that_is_set_back_between_two_daemons_keeps_nobody_alive() {
+    let Some(library) = library() else {
+        eprintln!("skipped: {LIBRARY} is in no directory of libraries (package faketime)");
+        return;
+    };
+    let home = Home::new();
+    let file = home.path("faketime");
+    set(&file, 86_400);
+    let env = environment(&library, &file);
+    let env: Vec<_> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let daemon = home.serve_with(&env, &[]);
+    let state = format!("--state={}", daemon.path("log/state").display());
+    daemon.agent("plain", &["--cap=all", &state], json!({}));
+    daemon.session("old", "plain", json!({"ttl": "3s", "prompt": "[[say:x]]"}));
+    daemon.ended("old-1");
+    daemon.session("kept", "plain", json!({"ttl": "2d", "prompt": "[[say:x]]"}));
+    daemon.ended("kept-1");
+    daemon.session("done", "plain", json!({"ttlAfterFinished": "3s"}));
+    daemon.phase("done", "Idle");
+    daemon.ok(&["stop", "done"]);
+    daemon.phase("done", "Stopped");
+    let home = daemon.kill9();
+    set(&file, 0);
+    let begun = Instant::now();
+    let daemon = home.serve_with(&env, &[]);
+    assert_eq!(daemon.phase("old", "Stopped")["status"]["reason"], "TtlExpired");
+    daemon.gone("sessions/done");
+    let lasted = begun.elapsed();
+    assert!(lasted < Duration::from_secs(60), "{lasted:?}");
+    // Neither is a life shortened: two days from here.
+    let kept = daemon.get("sessions/kept");
+    assert_eq!(kept["status"]["phase"], "Hibernated", "{kept:#}");
+    let created = kept["metadata"]["creationTimestamp"].as_str().unwrap();
+    let from = kept["status"]["ttlCountsFrom"].as_str().unwrap();
+    assert!(from < created, "{from} {created}");
 }

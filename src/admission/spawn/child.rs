@@ -173,9 +173,7 @@ fn whole_millis(span: Duration) -> Dur {
 }
 
 fn parent_time_left(parent: &Session, now: Time) -> Option<Duration> {
-    let ttl = parent.spec.ttl.filter(|ttl| !ttl.is_zero())?;
-    let created = parent.metadata.creation_timestamp?;
-    Some(created.plus(ttl.get()).since(now))
+    Some(parent.ttl_ends_at()?.since(now))
 }
 
 fn denied(field: &str, why: impl std::fmt::Display) -> SpawnRefusal {

@@ -70,7 +70,7 @@ fn silence(turn: u64, tool: Option<u64>, heard: u64, call: Option<u64>) -> Optio
     let now = Now { time: Time::from_millis(EPOCH_MS), mono: Mono(0) };
     let world = model.world().unwrap();
     let turns: Vec<_> = world.turns.iter().map(|turn| turn.record.clone()).collect();
-    let clocks = deadlines::running(&world, None, &turns, now);
+    let clocks = deadlines::running(&world, &world.session, &turns, now);
     let due = clocks.into_iter().find(|(clock, _)| *clock == Clock::Inactivity)?.1;
     let Due::In(wait) = due else { panic!("over at the beginning") };
     Some(wait.as_secs())
@@ -332,4 +332,63 @@ fn jumps_of_the_wall_clock_neither_end_nor_keep_anything() {
     // Negative control: a daemon that goes by the wall clock.
     let wrong = (0..100).filter(|&seed| live_through(seed, true).is_err()).count();
     assert!(wrong > 50, "only {wrong} of 100 seeds notice");
+}
+
+/// How long a session lasts whose creation an earlier daemon recorded so far ahead of this one's clock,
+/// with restarts of the daemon in between; seconds.
+fn lasts(ahead: u64, ttl: u64, restarts: &[u64]) -> u64 {
+    let mut model = open();
+    let session = model.session.as_mut().unwrap();
+    session.metadata.creation_timestamp =
+        Some(Time::from_millis(EPOCH_MS).plus(Duration::from_secs(ahead)));
+    session.spec.ttl = Some(Dur::from_secs(ttl));
+    session.spec.idle_timeout = Dur::from_secs(0);
+    for second in 0..=ahead + ttl {
+        model.elapsed = Duration::from_secs(second);
+        if restarts.contains(&second) {
+            model.crash();
+        }
+        model.pass();
+        if let Some(end) = &model.session.as_ref().unwrap().status.end {
+            assert_eq!(end.reason, "TtlExpired");
+            return second;
+        }
+    }
+    panic!("nothing ended it");
+}
+
+/// Promise P11, over a start of the daemon.
+#[test]
+fn a_life_from_a_clock_that_was_ahead_lasts_no_longer_than_its_whole_ttl() {
+    assert_eq!(lasts(86_400, 60, &[]), 60);
+    // Written down: neither a further start nor the coming of the recorded time begins it anew.
+    assert_eq!(lasts(86_400, 60, &[20, 40, 50]), 60);
+    assert_eq!(lasts(30, 60, &[10]), 60);
+    // What is not ahead counts from its creation, to the second.
+    assert_eq!(lasts(0, 60, &[30]), 60);
+    let mut model = open();
+    model.session.as_mut().unwrap().spec.ttl = Some(Dur::from_secs(60));
+    model.pass();
+    assert_eq!(model.session.unwrap().status.ttl_counts_from, None);
+}
+
+#[test]
+fn a_record_from_a_clock_that_was_ahead_stays_no_longer_than_it_is_to_be_kept() {
+    let mut model = open();
+    model.process = Process::Absent;
+    let session = model.session.as_mut().unwrap();
+    session.spec.ttl_after_finished = Dur::from_secs(60);
+    session.spec.desired_state = DesiredState::Cancelled;
+    session.status.process = None;
+    model.converge(Duration::from_secs(10));
+    let a_day_on = model.now().time.plus(Duration::from_secs(86_400));
+    let session = model.session.as_mut().unwrap();
+    assert!(session.status.finished_at.is_some());
+    session.status.finished_at = Some(a_day_on);
+    model.pass();
+    let since = model.session.as_ref().unwrap().status.finished_at.unwrap();
+    assert_eq!(since, model.now().time, "no time of a record is yet to come");
+    model.elapsed += Duration::from_secs(60);
+    model.converge(Duration::from_secs(1));
+    assert!(model.session.is_none());
 }
