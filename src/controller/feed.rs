@@ -262,10 +262,12 @@ impl Controller {
         Ok(found.iter().filter_map(object_key).collect())
     }
 
-    /// Whether an earlier daemon's wall clock was ahead of this one's.
+    /// Whether an earlier daemon's wall clock was ahead of this one's: it made something, or something
+    /// ended, when this one's has yet to come to. All that has a deadline at rest has it from either.
     async fn is_clock_set_back(&self) -> Result<bool, records::Error> {
-        let newest = self.records.newest_uid().await?;
-        Ok(newest.is_some_and(|newest| is_after(&newest, self.clock.now().time)))
+        let now = self.clock.now().time;
+        let is_made_ahead = self.records.newest_uid().await?.is_some_and(|uid| is_after(&uid, now));
+        Ok(is_made_ahead || self.records.newest_end().await?.is_some_and(|end| end > now))
     }
 
     /// Queues everything that has a deadline, however far ahead: it was told by another clock.
@@ -280,16 +282,13 @@ impl Controller {
     /// other: they cost nothing until then.
     async fn schedule_deadlines(&self) -> Result<(), records::Error> {
         let now = self.clock.now().time;
-        let horizon = now.plus(RESYNC_EVERY * 2).as_millis();
+        let horizon = now.plus(RESYNC_EVERY * 2);
         let walked = self.records.walk(keys::DEADLINES, |record| {
-            let at = record.key.as_str().strip_prefix(keys::DEADLINES).and_then(|rest| {
-                rest.split('/').next().and_then(|millis| millis.parse::<i64>().ok())
-            });
+            let at = keys::time_in(&record.key, keys::DEADLINES);
             let Some(at) = at.filter(|&at| at <= horizon) else { return ControlFlow::Break(()) };
             let target = std::str::from_utf8(&record.value).ok().map(Key::new);
             if let Some(key) = target.as_ref().and_then(object_key) {
-                let wait = crate::api::Time::from_millis(at).since(now);
-                self.queue.add_after(key, wait, Trigger::Timer);
+                self.queue.add_after(key, at.since(now), Trigger::Timer);
             }
             ControlFlow::Continue(())
         });

@@ -325,7 +325,7 @@ pub mod keys {
     //! Every key of the store is made here.
 
     use super::Key;
-    use crate::api::{Kind, Name, Namespace, Uid};
+    use crate::api::{Kind, Name, Namespace, Time, Uid};
 
     /// Stands for the namespace of cluster kinds.
     const CLUSTER: &str = "_";
@@ -484,6 +484,23 @@ pub mod keys {
 
     /// The prefix of [`deadline`].
     pub const DEADLINES: &str = "/deadline/";
+
+    /// A session that has finished; keys sort by time, so the last one tells the newest end. The value
+    /// is the session's key.
+    #[must_use]
+    pub fn finished(at_ms: i64, session: &Uid) -> Key {
+        Key::new(format!("{FINISHED}{:015}/{session}", at_ms.max(0)))
+    }
+
+    /// The prefix of [`finished`].
+    pub const FINISHED: &str = "/finished/";
+
+    /// The time in a key of an index that sorts by time.
+    #[must_use]
+    pub fn time_in(key: &Key, prefix: &str) -> Option<Time> {
+        let millis = key.as_str().strip_prefix(prefix)?.split('/').next()?;
+        millis.parse().ok().map(Time::from_millis)
+    }
 
     /// Finds the session of a caller's token by the token's SHA-256. The value is the session's key.
     #[must_use]

@@ -18,7 +18,9 @@ use std::ops::ControlFlow;
 use serde_json::Value;
 
 use super::{Error as StoreError, Key, Record, Rev, SharedStore, keys};
-use crate::api::{Kind, Name, Namespace, Object, PermissionRequest, Session, Spec, Turn, Uid};
+use crate::api::{
+    Kind, Name, Namespace, Object, PermissionRequest, Session, Spec, Time, Turn, Uid,
+};
 
 pub use index::{idempotency_key, index, spawn_key};
 pub use spent::{Keyed, Spent};
@@ -233,6 +235,16 @@ impl Records {
     pub async fn newest_uid(&self) -> Result<Option<Uid>, Error> {
         let last = self.store.last(keys::UIDS).await?;
         Ok(last.and_then(|last| last.key.as_str().strip_prefix(keys::UIDS).map(Uid::from)))
+    }
+
+    /// The newest end of a session that is still there, unless the clock of an earlier daemon was ahead.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::get`].
+    pub async fn newest_end(&self) -> Result<Option<Time>, Error> {
+        let last = self.store.last(keys::FINISHED).await?;
+        Ok(last.and_then(|last| keys::time_in(&last.key, keys::FINISHED)))
     }
 
     /// The records of a kind, of one namespace or of all.

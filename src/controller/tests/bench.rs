@@ -42,6 +42,7 @@ fn look(waited: Duration) -> Duration {
 pub(super) struct Wall {
     steady: SystemClock,
     skew_ms: AtomicI64,
+    back_ms: AtomicI64,
 }
 
 impl Wall {
@@ -49,11 +50,18 @@ impl Wall {
     pub(super) fn jump(&self, ms: i64) {
         self.skew_ms.fetch_add(ms, Ordering::SeqCst);
     }
+
+    /// The next daemon finds the wall clock set back. For while none runs.
+    pub(super) fn set_back(&self, by: Duration) {
+        self.back_ms.fetch_add(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+    }
 }
 
 impl Clock for Wall {
     fn now(&self) -> Now {
-        self.steady.now()
+        let now = self.steady.now();
+        let time = now.time.as_millis() - self.back_ms.load(Ordering::SeqCst);
+        Now { time: crate::api::Time::from_millis(time), ..now }
     }
 
     fn wall_skew_ms(&self) -> i64 {

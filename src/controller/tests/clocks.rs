@@ -177,3 +177,41 @@ async fn a_response_that_is_held_open_ends_when_its_session_does() {
     assert_eq!(turn.status.response_bytes, "echo: hellolate 0late 1late 2much later".len() as u64);
     bench.check_quiet().await;
 }
+
+/// Promise P11: what is kept after its end is not kept for as much longer as the clock was set back, where
+/// nothing was made since that shows that it was.
+#[tokio::test(start_paused = true)]
+async fn what_ended_ahead_of_the_next_daemons_clock_goes_in_its_time() {
+    let mut bench = Bench::new().await;
+    bench.agent("a", "answer").await;
+    bench.session("s", "a", json!({"ttlAfterFinished": "1h"})).await;
+    bench.pass_time(Duration::from_secs(10 * 3600)).await;
+    bench.cancel_session("s").await;
+    bench.until_session("s", |it| it.is_some_and(|it| it.status.finished_at.is_some())).await;
+    bench.crash().await;
+    bench.wall.set_back(Duration::from_secs(5 * 3600));
+    bench.start().await;
+    bench.pass_time(Duration::from_secs(3500)).await;
+    assert!(bench.find_session("s").await.is_some(), "it is kept for its whole time");
+    bench.pass_time(Duration::from_secs(200)).await;
+    assert!(bench.find_session("s").await.is_none(), "and no longer");
+}
+
+/// Promise P11, for a session at rest: nobody looks at it but for its deadline.
+#[tokio::test(start_paused = true)]
+async fn a_ttl_from_a_clock_that_was_ahead_is_looked_at_by_the_next_daemon() {
+    let mut bench = Bench::new().await;
+    bench.agent("a", "answer").await;
+    bench.session("s", "a", json!({"ttl": "1h", "idleTimeout": "10s", "prompt": "hello"})).await;
+    bench.until_final("s-1").await;
+    bench.until_session("s", |it| it.unwrap().status.phase == SessionPhase::Hibernated).await;
+    bench.crash().await;
+    bench.wall.set_back(Duration::from_secs(86_400));
+    bench.start().await;
+    bench.pass_time(Duration::from_secs(3500)).await;
+    let session = bench.find_session("s").await.unwrap();
+    assert_eq!(session.status.phase, SessionPhase::Hibernated, "its whole time once more");
+    assert_eq!(session.status.lineage.ttl_expires_at, session.status.next_deadline);
+    bench.pass_time(Duration::from_secs(200)).await;
+    assert_eq!(bench.find_session("s").await.unwrap().status.reason, "TtlExpired");
+}

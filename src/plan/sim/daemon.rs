@@ -76,9 +76,15 @@ impl Sim {
         if !self.has(Defect::LeavesLeftovers) {
             self.machine.sweep();
         }
+        if self.has(Defect::SetsRightAnew) {
+            for session in self.shelf.sessions.values_mut() {
+                session.status.ttl_counts_from = None;
+            }
+        }
         self.judge.boot += 1;
         self.note(|| "the daemon starts".to_owned());
         let started = Now { time: self.wall(), mono: self.mono() };
+        self.judge.begun = Some(started);
         self.daemon = Some(Daemon {
             started,
             due: self.shelf.sessions.keys().cloned().collect(),

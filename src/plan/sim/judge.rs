@@ -32,6 +32,8 @@ pub(super) struct Seen {
     /// Questions that agents were answered one by one.
     pub(super) answers: usize,
     pub(super) reasons: BTreeSet<String>,
+    /// Lives and ends that an earlier daemon recorded ahead of the clock.
+    pub(super) times_set_right: usize,
     /// The most tokens that were counted of one tree.
     pub(super) tokens: u64,
     /// The most passes over one session between two moments.
@@ -53,6 +55,7 @@ impl Seen {
         self.first_starts += other.first_starts;
         self.answers += other.answers;
         self.reasons.extend(other.reasons);
+        self.times_set_right += other.times_set_right;
         self.tokens = self.tokens.max(other.tokens);
         self.passes_at_once = self.passes_at_once.max(other.passes_at_once);
     }
@@ -66,6 +69,8 @@ struct Birth {
     boot: usize,
     /// Whether it is there for one start of its agent, and how often that was launched.
     first_start: Option<usize>,
+    /// From when its ttl counts, if that was set right.
+    counts_from: Option<Time>,
 }
 
 /// What really happened.
@@ -82,12 +87,17 @@ pub(super) struct Judge {
     /// Tokens that turns used, by tree.
     used: BTreeMap<Uid, u64>,
     pub(super) boot: usize,
+    /// When that run began.
+    pub(super) begun: Option<Now>,
 }
 
 impl Judge {
     pub(super) fn born(&mut self, session: &Uid, mono: Mono, is_first_start: bool) {
         let first_start = is_first_start.then_some(0);
-        self.births.insert(session.clone(), Birth { mono, boot: self.boot, first_start });
+        self.births.insert(
+            session.clone(),
+            Birth { mono, boot: self.boot, first_start, counts_from: None },
+        );
     }
 
     /// A prompt is on its way to an agent (P2, P5).
@@ -181,6 +191,7 @@ impl Judge {
         if finishes && is_alive {
             return broken(format!("P6: {name} is told as ended and has a process"));
         }
+        self.set_right(stored, wanted)?;
         let Some(end) = wanted.status.end.as_ref().filter(|_| stored.status.end.is_none()) else {
             return Ok(());
         };
@@ -192,6 +203,33 @@ impl Judge {
             && lived < ttl.get()
         {
             return broken(format!("P11: {name} lived {lived:?} of its {ttl}"));
+        }
+        Ok(())
+    }
+
+    /// A life that was found to begin ahead of the clock begins here, for this daemon.
+    fn set_right(&mut self, stored: &Session, wanted: &Session) -> Outcome {
+        let (old, new) = (&stored.status, &wanted.status);
+        let is_kept_anew = old.finished_at.is_some() && old.finished_at != new.finished_at;
+        let lives_anew = old.ttl_counts_from != new.ttl_counts_from;
+        self.seen.times_set_right += usize::from(is_kept_anew) + usize::from(lives_anew);
+        let (Some(from), Some(begun)) = (new.ttl_counts_from.filter(|_| lives_anew), self.begun)
+        else {
+            return Ok(());
+        };
+        if from < begun.time {
+            return broken(format!("P11: {} counts from before its daemon", stored.metadata.name));
+        }
+        if let Some(birth) = self.births.get_mut(&stored.metadata.uid) {
+            if birth.counts_from.is_some_and(|before| before <= begun.time) {
+                let name = &stored.metadata.name;
+                return broken(format!(
+                    "P11: {name} has its whole time again, by a clock that ran on"
+                ));
+            }
+            birth.counts_from = Some(from);
+            // The pass looked a while before it could write.
+            (birth.mono, birth.boot) = (begun.mono.plus(from.since(begun.time)), self.boot);
         }
         Ok(())
     }

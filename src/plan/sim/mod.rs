@@ -99,6 +99,8 @@ enum Defect {
     SaysSentTooEarly,
     /// The daemon follows the wall clock.
     FollowsWallClock,
+    /// A start does not know from when lives count that an earlier one set right.
+    SetsRightAnew,
     /// A daemon does not know that an earlier one began a first start.
     StartsAgain,
     /// What a tree used is not written in the commit that says who used it.

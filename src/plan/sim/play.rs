@@ -10,7 +10,7 @@ use super::judge::Seen;
 use super::machine::Nature;
 use super::questions::asks;
 use super::{Outcome, Sim, broken};
-use crate::api::{Name, Uid};
+use crate::api::{Dur, Name, Session, Uid};
 use crate::clock::Mono;
 use crate::plan::world::{
     Call, CallFailure, CallFailureKind, Fault, Initialized, Live, Opened, Process, PromptEnd,
@@ -361,6 +361,8 @@ impl Sim {
             if must_end && status.finished_at.is_none() {
                 return broken(format!("{name} must end and does not: {}", status.reason));
             }
+            let has_children = !self.shelf.children_of(&session.metadata.uid).is_empty();
+            check_deadlines(session, has_children)?;
             let tree = self.shelf.ledgers.get(&session.metadata.uid).map(|(used, _)| used);
             if status.lineage.parent.is_none() && status.tree_usage.as_ref() != tree {
                 return broken(format!("H11: {name} does not show what its tree used"));
@@ -386,6 +388,24 @@ impl Sim {
             }
         }
         Ok(())
+    }
+}
+
+/// No clock of an earlier daemon keeps anything (P11): whatever it showed, what has a shorter time than
+/// the one that everything was left alone for has come to its end.
+fn check_deadlines(session: &Session, has_children: bool) -> Outcome {
+    let (name, status) = (&session.metadata.name, &session.status);
+    let is_waited_for = |time: Dur| !time.is_zero() && time.get() < HORIZON;
+    let keep = session.spec.ttl_after_finished;
+    match (status.finished_at, session.spec.ttl) {
+        // A parent's record stays for as long as one below it does.
+        (Some(_), _) if is_waited_for(keep) && !has_children => {
+            broken(format!("P11: {name} is kept for longer than {keep}"))
+        }
+        (None, Some(ttl)) if is_waited_for(ttl) => {
+            broken(format!("P11: {name} lives for longer than {ttl}"))
+        }
+        (Some(_), _) | (None, _) => Ok(()),
     }
 }
 

@@ -53,6 +53,7 @@ fn random_lives_keep_every_promise() {
     assert!(seen.answers > 2, "no agent was answered: {}", seen.answers);
     assert!(seen.crashes > 100 && seen.crashes_within_a_pass > 50);
     assert!(seen.conflicts > 50 && seen.faults > 20 && seen.clock_jumps > 50);
+    assert!(seen.times_set_right > 20, "no clock was set back: {}", seen.times_set_right);
     for reason in
         ["Cancelled", "Deleted", "Inactivity", "ParentDeleted", "ParentStopped", "TtlExpired"]
     {
@@ -93,6 +94,7 @@ fn every_defect_is_found_and_named() {
         (Defect::OverlooksChildren, "P7"),
         (Defect::SaysSentTooEarly, "P4"),
         (Defect::FollowsWallClock, "P11"),
+        (Defect::SetsRightAnew, "P11"),
         (Defect::StartsAgain, "first start"),
         (Defect::CountsApart, "H11"),
     ];

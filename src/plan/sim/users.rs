@@ -51,13 +51,15 @@ impl Sim {
         meta.creation_timestamp = Some(self.now().time);
         meta.resource_version = self.shelf.next_revision();
         let pick = |dice: usize, from: [u64; 3]| Dur::from_secs(from[dice]);
-        let dice: [usize; 4] = std::array::from_fn(|_| self.random.random_range(0..3));
+        let dice: [usize; 5] = std::array::from_fn(|_| self.random.random_range(0..3));
         let spec = SessionSpec {
             agent: "a".into(),
             cwd: Some("/w".into()),
             parent: parent.as_ref().map(|parent| parent.metadata.name.as_str().to_owned()),
             ttl: [None, Some(Dur::from_secs(120)), Some(Dur::from_secs(4000))][dice[0]],
             idle_timeout: pick(dice[1], [0, 30, 900]),
+            // A week is not waited for.
+            ttl_after_finished: pick(dice[4], [60, 1000, 604_800]),
             turn_inactivity_timeout: pick(dice[2], [20, 60, 600]),
             auto_stop_on_parent: self.random.random_range(0..4) > 0,
             on_session_lost: [OnSessionLost::Expire, OnSessionLost::New][dice[3] % 2],

@@ -91,6 +91,7 @@ fn index_session(session: &Session, found: &mut Vec<Key>) {
     if let Some(at) = session.status.next_deadline {
         found.push(keys::deadline(at.as_millis(), uid));
     }
+    found.extend(session.status.finished_at.map(|at| keys::finished(at.as_millis(), uid)));
     if let Some(parent) = &session.status.lineage.parent {
         found.push(keys::child_of(parent, uid));
     }

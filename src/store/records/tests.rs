@@ -409,6 +409,18 @@ fn a_deadline_is_indexed_by_its_time() {
     assert!(index_keys(&session).contains(&"/deadline/000000000001000/uid-a".to_owned()));
 }
 
+#[tokio::test]
+async fn the_newest_end_is_that_of_the_sessions_that_are_there() {
+    let records = records();
+    assert_eq!(records.newest_end().await.unwrap(), None);
+    let mut session = session("a");
+    session.status.finished_at = Some(NOW);
+    let keys = index(&session).into_iter();
+    let txn = keys.fold(Txn::new(), |txn, (key, value)| txn.put_raw(key, value));
+    txn.commit(records.store().as_ref()).await.unwrap();
+    assert_eq!(records.newest_end().await.unwrap(), Some(NOW));
+}
+
 #[test]
 fn a_session_is_found_by_what_it_waits_for_only_while_it_waits() {
     let mut session = session("a");
