@@ -160,3 +160,30 @@ fn a_clock_that_is_set_back_between_two_daemons_keeps_nobody_alive() {
     let from = kept["status"]["ttlCountsFrom"].as_str().unwrap();
     assert!(from < created, "{from} {created}");
 }
+
+/// The same of what was made before the clock went wrong: only its end lies ahead, and no uid tells.
+#[test]
+fn a_session_that_ended_on_a_day_to_come_is_kept_no_longer_for_it() {
+    let Some(library) = library() else {
+        eprintln!("skipped: {LIBRARY} is in no directory of libraries (package faketime)");
+        return;
+    };
+    let home = Home::new();
+    let file = home.path("faketime");
+    set(&file, 0);
+    let env = environment(&library, &file);
+    let env: Vec<_> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let daemon = home.serve_with(&env, &[]);
+    daemon.agent("plain", &["--cap=all"], json!({}));
+    daemon.session("done", "plain", json!({"ttlAfterFinished": "3s"}));
+    daemon.phase("done", "Idle");
+    let home = daemon.kill9();
+    set(&file, 86_400);
+    let daemon = home.serve_with(&env, &[]);
+    daemon.ok(&["stop", "done"]);
+    daemon.phase("done", "Stopped");
+    let home = daemon.kill9();
+    set(&file, 0);
+    let daemon = home.serve_with(&env, &[]);
+    daemon.gone("sessions/done");
+}
