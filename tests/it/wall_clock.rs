@@ -33,29 +33,49 @@ fn library() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Sets the daemon's wall clock so far ahead of the machine's.
-fn set(file: &Path, seconds: i64) {
-    // Whole or not at all: the daemon may read it at any moment.
-    let new = file.with_extension("new");
-    std::fs::write(&new, format!("{seconds:+}\n")).unwrap();
-    std::fs::rename(new, file).unwrap();
+/// A wall clock that daemons go by, and nothing else does.
+struct WallClock {
+    library: PathBuf,
+    file: PathBuf,
 }
 
-/// What has a daemon go by that file.
-fn environment(library: &Path, file: &Path) -> [(&'static str, String); 5] {
-    let one = || "1".to_owned();
-    [
-        ("LD_PRELOAD", library.display().to_string()),
-        ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),
-        ("FAKETIME_NO_CACHE", one()),
-        // Only the wall clock jumps: no machine's monotonic clock does.
-        ("FAKETIME_DONT_FAKE_MONOTONIC", one()),
-        ("FAKETIME_DONT_RESET", one()),
-    ]
+impl WallClock {
+    /// One that stands so far ahead of the machine's; `None`, and a word why, where it cannot be had.
+    fn ahead(home: &Home, seconds: i64) -> Option<Self> {
+        let Some(library) = library() else {
+            eprintln!("skipped: {LIBRARY} is in no directory of libraries (package faketime)");
+            return None;
+        };
+        let clock = Self { library, file: home.path("faketime") };
+        clock.set(seconds);
+        Some(clock)
+    }
+
+    /// Sets it so far ahead of the machine's.
+    fn set(&self, seconds: i64) {
+        // Whole or not at all: the daemon may read it at any moment.
+        let new = self.file.with_extension("new");
+        std::fs::write(&new, format!("{seconds:+}\n")).unwrap();
+        std::fs::rename(new, &self.file).unwrap();
+    }
+
+    /// A daemon that goes by it.
+    fn serve(&self, home: Home) -> Daemon {
+        let (library, file) = (self.library.display().to_string(), self.file.display().to_string());
+        let env = [
+            ("LD_PRELOAD", library.as_str()),
+            ("FAKETIME_TIMESTAMP_FILE", &file),
+            ("FAKETIME_NO_CACHE", "1"),
+            // Only the wall clock jumps: no machine's monotonic clock does.
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+            ("FAKETIME_DONT_RESET", "1"),
+        ];
+        home.serve_with(&env, &[])
+    }
 }
 
 /// Sessions of one jump: it comes in the middle of all their clocks.
-fn live_through(daemon: &Daemon, file: &Path, round: usize, seconds: i64) {
+fn live_through(daemon: &Daemon, clock: &WallClock, round: usize, seconds: i64) {
     let name =
         |what: &str| format!("{what}-{round}-{}", if seconds == 0 { "back" } else { "there" });
     let (talks, old, idle, kept) = (name("talks"), name("old"), name("idle"), name("kept"));
@@ -71,7 +91,7 @@ fn live_through(daemon: &Daemon, file: &Path, round: usize, seconds: i64) {
     daemon.ended(&format!("{idle}-1"));
     let is_idle = Instant::now();
     assert!(begun.elapsed() < Duration::from_secs(4), "too slow a machine to see anything");
-    set(file, seconds);
+    clock.set(seconds);
     daemon.phase(&idle, "Hibernated");
     let was_idle = is_idle.elapsed();
     let least = Duration::from_millis(1500);
@@ -98,20 +118,13 @@ fn two_hours_there_and_back_end_nobody_early_and_nobody_late() {
     if tier() < 2 {
         return;
     }
-    let Some(library) = library() else {
-        eprintln!("skipped: {LIBRARY} is in no directory of libraries (package faketime)");
-        return;
-    };
     let home = Home::new();
-    let file = home.path("faketime");
-    set(&file, 0);
-    let env = environment(&library, &file);
-    let env: Vec<_> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let daemon = home.serve_with(&env, &[]);
+    let Some(clock) = WallClock::ahead(&home, 0) else { return };
+    let daemon = clock.serve(home);
     daemon.agent("plain", &["--cap=all"], json!({}));
     for round in 0..JUMPS {
-        live_through(&daemon, &file, round, 7200);
-        live_through(&daemon, &file, round, 0);
+        live_through(&daemon, &clock, round, 7200);
+        live_through(&daemon, &clock, round, 0);
     }
     daemon.follow(&["events", "-w"]).line_with("ClockJumped");
     for round in 0..JUMPS {
@@ -125,16 +138,9 @@ fn two_hours_there_and_back_end_nobody_early_and_nobody_late() {
 /// and keeps no record.
 #[test]
 fn a_clock_that_is_set_back_between_two_daemons_keeps_nobody_alive() {
-    let Some(library) = library() else {
-        eprintln!("skipped: {LIBRARY} is in no directory of libraries (package faketime)");
-        return;
-    };
     let home = Home::new();
-    let file = home.path("faketime");
-    set(&file, 86_400);
-    let env = environment(&library, &file);
-    let env: Vec<_> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let daemon = home.serve_with(&env, &[]);
+    let Some(clock) = WallClock::ahead(&home, 86_400) else { return };
+    let daemon = clock.serve(home);
     let state = format!("--state={}", daemon.path("log/state").display());
     daemon.agent("plain", &["--cap=all", &state], json!({}));
     daemon.session("old", "plain", json!({"ttl": "3s", "prompt": "[[say:x]]"}));
@@ -146,15 +152,15 @@ fn a_clock_that_is_set_back_between_two_daemons_keeps_nobody_alive() {
     daemon.ok(&["stop", "done"]);
     daemon.phase("done", "Stopped");
     let home = daemon.kill9();
-    set(&file, 0);
+    clock.set(0);
     let begun = Instant::now();
-    let daemon = home.serve_with(&env, &[]);
+    let daemon = clock.serve(home);
     assert_eq!(daemon.phase("old", "Stopped")["status"]["reason"], "TtlExpired");
     daemon.gone("sessions/done");
     let lasted = begun.elapsed();
     assert!(lasted < Duration::from_secs(60), "{lasted:?}");
     // Neither is a life shortened: two days from here.
-    let kept = daemon.get("sessions/kept");
+    let kept = daemon.until("sessions/kept", |one| one["status"]["ttlCountsFrom"].is_string());
     assert_eq!(kept["status"]["phase"], "Hibernated", "{kept:#}");
     let created = kept["metadata"]["creationTimestamp"].as_str().unwrap();
     let from = kept["status"]["ttlCountsFrom"].as_str().unwrap();
@@ -164,26 +170,19 @@ fn a_clock_that_is_set_back_between_two_daemons_keeps_nobody_alive() {
 /// The same of what was made before the clock went wrong: only its end lies ahead, and no uid tells.
 #[test]
 fn a_session_that_ended_on_a_day_to_come_is_kept_no_longer_for_it() {
-    let Some(library) = library() else {
-        eprintln!("skipped: {LIBRARY} is in no directory of libraries (package faketime)");
-        return;
-    };
     let home = Home::new();
-    let file = home.path("faketime");
-    set(&file, 0);
-    let env = environment(&library, &file);
-    let env: Vec<_> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let daemon = home.serve_with(&env, &[]);
+    let Some(clock) = WallClock::ahead(&home, 0) else { return };
+    let daemon = clock.serve(home);
     daemon.agent("plain", &["--cap=all"], json!({}));
     daemon.session("done", "plain", json!({"ttlAfterFinished": "3s"}));
     daemon.phase("done", "Idle");
     let home = daemon.kill9();
-    set(&file, 86_400);
-    let daemon = home.serve_with(&env, &[]);
+    clock.set(86_400);
+    let daemon = clock.serve(home);
     daemon.ok(&["stop", "done"]);
     daemon.phase("done", "Stopped");
     let home = daemon.kill9();
-    set(&file, 0);
-    let daemon = home.serve_with(&env, &[]);
+    clock.set(0);
+    let daemon = clock.serve(home);
     daemon.gone("sessions/done");
 }
