@@ -104,7 +104,7 @@ fn wrong_records_and_callers_are_refused_each_in_its_way() {
         (with("ttl", json!("soon")), 422, "spec.ttl"),
         (with("workspace", json!("both")), 422, "exactly one of workspace and cwd"),
         (with("cwd", json!("relative")), 422, "spec.cwd"),
-        (with("role", json!("reviewer")), 422, "not supported yet"),
+        (with("role", json!("the reviewer")), 422, "spec.role"),
         (with("provider", json!("fork")), 422, "not supported yet"),
         (with("toolFilter", json!({"allow": ["read"]})), 422, "not supported yet"),
         (with("desiredState", json!("paused")), 422, "spec.desiredState"),
