@@ -21,6 +21,16 @@ use super::{Controller, ObjectKey, lock, output};
 const STDERR_TAIL_BYTES: usize = 600;
 const STDERR_TAIL_LINES: usize = 5;
 
+/// An agent as a session has it.
+struct InRole {
+    /// Narrowed by the session's role, if it has one.
+    agent: Finding<Agent>,
+    /// Its own spec, if it was narrowed.
+    own: Option<Box<AgentSpec>>,
+    /// The role, if the session has not pinned it yet.
+    role: Option<Box<RoleSpec>>,
+}
+
 impl Controller {
     /// The world of a session; `None` if there is no such session any more.
     pub(super) async fn observe(&self, key: &ObjectKey) -> Result<Option<World>, records::Error> {
@@ -60,7 +70,7 @@ impl Controller {
         let owner = self.owner(&session).await?;
         let notices = self.notices(&session).await?;
         let needs_start = !is_ready(&process);
-        let (agent, role) = self.agent_in_role(&session, needs_start).await?;
+        let InRole { agent, own, role } = self.agent_in_role(&session, needs_start).await?;
         let scope = self.find_scope(&session, needs_start && !turns.is_empty()).await?;
         let crowd = self.crowd(&session, &process, turns.is_empty());
         let has_free_slot = self.has_free_slot(key, &session, waiting.as_ref()).await?;
@@ -73,6 +83,7 @@ impl Controller {
             owner,
             notices,
             agent,
+            agent_spec: own,
             role,
             scope,
             process,
@@ -126,15 +137,17 @@ impl Controller {
         self.idle.note(parent, &session.metadata.uid, resident, max)
     }
 
-    /// The agent of a session as its role leaves it, and that role if it is not pinned yet.
+    /// The agent of a session as its role leaves it.
     async fn agent_in_role(
         &self,
         session: &Session,
         needs_start: bool,
-    ) -> Result<(Finding<Agent>, Option<Box<RoleSpec>>), records::Error> {
+    ) -> Result<InRole, records::Error> {
         let agent = self.agent_of(session, needs_start).await?;
-        let Some(name) = &session.spec.role else { return Ok((agent, None)) };
-        let found = match &session.status.role {
+        let Some(name) = &session.spec.role else {
+            return Ok(InRole { agent, own: None, role: None });
+        };
+        let role = match &session.status.role {
             Some(_) => None,
             None => {
                 let namespace = &session.metadata.namespace;
@@ -142,22 +155,20 @@ impl Controller {
                 let Some(found) = found else {
                     let message =
                         format!("there is no Role {name:?} in namespace {namespace:?}; apply one");
-                    return Ok((
-                        Finding::Missing(Missing { reason: "RoleNotFound", message }),
-                        None,
-                    ));
+                    let agent = Finding::Missing(Missing { reason: "RoleNotFound", message });
+                    return Ok(InRole { agent, own: None, role: None });
                 };
                 Some(Box::new(found.spec))
             }
         };
-        let agent = match (agent, session.status.role.as_ref().or(found.as_ref())) {
-            (Finding::Found(mut agent), Some(role)) => {
-                agent.spec = role.narrow(&agent.spec);
-                Finding::Found(agent)
+        Ok(match (agent, session.status.role.as_ref().or(role.as_ref())) {
+            (Finding::Found(mut agent), Some(narrowing)) => {
+                let narrowed = narrowing.narrow(&agent.spec);
+                let own = Some(Box::new(std::mem::replace(&mut agent.spec, narrowed)));
+                InRole { agent: Finding::Found(agent), own, role }
             }
-            (agent, _) => agent,
-        };
-        Ok((agent, found))
+            (agent, _) => InRole { agent, own: None, role },
+        })
     }
 
     /// The agent of a session, as a new process or the one that runs goes by it.

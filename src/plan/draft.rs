@@ -168,7 +168,13 @@ impl<'w> Draft<'w> {
             }
         }
         signs::tell(self.world, &self.session, &mut self.change.agent, self.now.time);
-        self.change.agent.iter_mut().for_each(bounds::agent);
+        if let Some(agent) = &mut self.change.agent {
+            bounds::agent(agent);
+            // What a session's role takes from it is that session's alone.
+            if let Some(own) = &self.world.agent_spec {
+                agent.spec = (**own).clone();
+            }
+        }
         self.turns.iter_mut().for_each(bounds::turn);
         let removed: Vec<_> =
             self.change.remove_turns.iter().map(|t| t.metadata.uid.clone()).collect();

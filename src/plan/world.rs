@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::api::agent::{SandboxMode, StopTimes};
+use crate::api::agent::{AgentSpec, SandboxMode, StopTimes};
 use crate::api::session::{Capabilities, ProcessRecord, RunBudget, Scope};
 use crate::api::{Agent, Incarnation, Name, PermissionRequest, RoleSpec, Session, Turn, Uid};
 use crate::clock::Mono;
@@ -41,6 +41,8 @@ pub struct World {
     pub notices: Notices,
     /// The agent that it names, narrowed by its role. Missing too if the role is.
     pub agent: Finding<Agent>,
+    /// The agent's own spec, where the role narrows it: its record keeps that.
+    pub agent_spec: Option<Box<AgentSpec>>,
     /// The role that it was found to play, until it is pinned.
     pub role: Option<Box<RoleSpec>>,
     /// Its directories.

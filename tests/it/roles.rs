@@ -97,6 +97,15 @@ fn a_role_narrows_what_its_sessions_may_do_and_sets_their_model() {
     daemon.session("held", "plain", json!({"role": "bystander", "permissions": "approve-all"}));
     let denied = say(&daemon, "held", &ask);
     assert_ne!(allowed, denied, "nobody was asked, and it may not");
+    // What its first start says on an agent's record changes nothing for whoever comes next.
+    daemon.agent("other", &["--cap=all", "--options"], json!({}));
+    daemon.session("first", "other", json!({"role": "bystander"}));
+    assert_eq!(say(&daemon, "first", &ask), denied);
+    let agent = daemon.until("agents/other", |agent| agent["status"]["lastStart"].is_object());
+    assert_eq!(agent["spec"]["permissions"], "approve-all", "{agent:#}");
+    assert!(agent["spec"]["model"].is_null(), "{agent:#}");
+    daemon.session("next", "other", json!({}));
+    assert_eq!(say(&daemon, "next", &ask), allowed);
     let config: Value = serde_json::from_str(&say(&daemon, "held", "[[config]]")).unwrap();
     assert_eq!(config["options"]["model"], "deep", "{config}");
 
@@ -119,6 +128,10 @@ fn a_caller_gives_its_child_a_role_that_is_there_and_no_other() {
         let line = "spawnlet spawn --agent plain --ttl 5m --prompt hello";
         say(&daemon, "chief", &format!("[[run:{line} --name {role} --role {role}]]"))
     };
+    let servers = json!([{"name": "more", "type": "stdio", "command": "/bin/true"}]);
+    role(&daemon, "equipped", json!({"mcpServers": servers}));
+    let refused = spawn("equipped");
+    assert!(refused.starts_with("exit 77") && refused.contains("\"more\""), "{refused}");
     let refused = spawn("ghost");
     assert!(!refused.starts_with("exit 0") && refused.contains("role: \"ghost\""), "{refused}");
     assert_eq!(daemon.cli(&["get", "session", "ghost"]).code, Some(1));

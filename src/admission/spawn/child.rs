@@ -48,6 +48,9 @@ impl Admission {
         }
         let servers = agent.map(|agent| agent.mcp_servers).unwrap_or_default();
         let mcp_servers = servers_of_child(parent, &servers, &wish.spec.mcp_servers)?;
+        if let Some(role) = &role {
+            servers_of_child(parent, &servers, &role.mcp_servers)?;
+        }
         check_tools_and_delegation(parent, wish)?;
         if wish.is_ttl_required && wish.spec.ttl.is_none() {
             return Err(SpawnRefusal::invalid("ttl", "is required here, such as 30m").into());

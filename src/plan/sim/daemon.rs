@@ -204,6 +204,7 @@ impl Sim {
                 Some(parent) => Owner::of(self.shelf.by_uid(parent)),
             },
             agent: Finding::Found(Box::new(self.shelf.agent.clone())),
+            agent_spec: None,
             role: None,
             scope: Finding::Found(Box::new(Scope {
                 cwd: "/w".into(),
