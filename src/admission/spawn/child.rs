@@ -47,10 +47,8 @@ impl Admission {
             self.check_sandbox(agent.as_ref(), &wish.spec.agent, role.as_deref()).await?;
         }
         let servers = agent.map(|agent| agent.mcp_servers).unwrap_or_default();
-        let mcp_servers = servers_of_child(parent, &servers, &wish.spec.mcp_servers)?;
-        if let Some(role) = &role {
-            servers_of_child(parent, &servers, &role.mcp_servers)?;
-        }
+        let mcp_servers =
+            servers_of_child(parent, &servers, &wish.spec.mcp_servers, role.as_deref())?;
         check_tools_and_delegation(parent, wish)?;
         if wish.is_ttl_required && wish.spec.ttl.is_none() {
             return Err(SpawnRefusal::invalid("ttl", "is required here, such as 30m").into());
@@ -317,20 +315,25 @@ fn permissions_of_child(
     }
 }
 
-/// The entries of the parent's that a child's stand for: its own, and its agent's.
+/// The entries of the parent's that a child's stand for: its own, and its agent's. What the child's
+/// role would give it is among them too.
 fn servers_of_child(
     parent: &Session,
     agent: &[McpServer],
     wanted: &[McpServer],
+    role: Option<&RoleSpec>,
 ) -> Result<Vec<McpServer>, SpawnRefusal> {
     let all: Vec<McpServer> = parent.spec.mcp_servers.iter().chain(agent).cloned().collect();
-    let found = wanted.iter().map(|server| {
+    let found = |server: &McpServer| {
         within::server(server, &all).cloned().ok_or_else(|| {
             let name = &server.name;
             denied("mcpServers", format!("{name:?} is none of the calling session's, as it stands"))
         })
-    });
-    found.collect()
+    };
+    for server in role.into_iter().flat_map(|role| &role.mcp_servers) {
+        found(server)?;
+    }
+    wanted.iter().map(found).collect()
 }
 
 fn check_tools_and_delegation(parent: &Session, wish: &Wish) -> Result<(), SpawnRefusal> {
