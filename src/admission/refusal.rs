@@ -1,7 +1,7 @@
 //! Why desired state was not taken. The API makes a Kubernetes `Status` of it, the manifests a
 //! fault of a file; both say the same words.
 
-use crate::api::{FieldError, FieldErrors, FieldPath, GROUP, Kind, Name};
+use crate::api::{FieldError, FieldErrors, FieldPath, Kind, Name};
 use crate::store::{self, records};
 
 /// Why a write was refused. Nothing of it was done, unless a variant says otherwise.
@@ -119,16 +119,9 @@ pub enum Refusal {
 
 /// `sessions.spawnlet.dev`; core kinds have no group.
 fn resource(kind: Kind) -> String {
-    match kind {
-        Kind::Event | Kind::Namespace => kind.plural().to_owned(),
-        Kind::Agent
-        | Kind::Workspace
-        | Kind::Role
-        | Kind::Session
-        | Kind::Turn
-        | Kind::PermissionRequest => {
-            format!("{}.{GROUP}", kind.plural())
-        }
+    match kind.group() {
+        "" => kind.plural().to_owned(),
+        group => format!("{}.{group}", kind.plural()),
     }
 }
 
@@ -139,21 +132,9 @@ fn quoted(name: &Name) -> String {
 
 /// `Session.spawnlet.dev`; core kinds have no group.
 fn qualified(kind: Kind) -> String {
-    match group(kind) {
+    match kind.group() {
         "" => kind.as_str().to_owned(),
         group => format!("{kind}.{group}"),
-    }
-}
-
-fn group(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Event | Kind::Namespace => "",
-        Kind::Agent
-        | Kind::Workspace
-        | Kind::Role
-        | Kind::Session
-        | Kind::Turn
-        | Kind::PermissionRequest => GROUP,
     }
 }
 
@@ -312,7 +293,7 @@ const RETRY_AFTER_SECS: u32 = 1;
 fn of(kind: Kind, name: &Name) -> Details {
     Details {
         name: name.as_str().to_owned(),
-        group: group(kind),
+        group: kind.group(),
         kind: kind.as_str(),
         causes: Vec::new(),
         retry_after_secs: None,

@@ -111,18 +111,24 @@ impl Kind {
         }
     }
 
-    /// `v1` for the core kinds, ours for the rest.
+    /// The API group: ours, empty for the core kinds.
     #[must_use]
-    pub const fn api_version(self) -> &'static str {
+    pub const fn group(self) -> &'static str {
         match self {
-            Self::Event | Self::Namespace => "v1",
+            Self::Event | Self::Namespace => "",
             Self::Agent
             | Self::Workspace
             | Self::Role
             | Self::Session
             | Self::Turn
-            | Self::PermissionRequest => super::API_VERSION,
+            | Self::PermissionRequest => super::GROUP,
         }
+    }
+
+    /// `v1` for the core kinds, ours for the rest.
+    #[must_use]
+    pub const fn api_version(self) -> &'static str {
+        if self.group().is_empty() { "v1" } else { super::API_VERSION }
     }
 
     /// Finds a kind by kind, plural, singular or short name, in any case.

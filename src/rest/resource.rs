@@ -90,13 +90,16 @@ impl Resource {
     /// Whether it belongs to the core group.
     #[must_use]
     pub const fn is_core(self) -> bool {
-        matches!(self, Self::Records(Kind::Event | Kind::Namespace))
+        self.group().is_empty()
     }
 
     /// The group's name, empty for the core group.
     #[must_use]
     pub const fn group(self) -> &'static str {
-        if self.is_core() { "" } else { GROUP }
+        match self {
+            Self::Records(kind) => kind.group(),
+            Self::Reports | Self::Manifests => GROUP,
+        }
     }
 
     /// `sessions.spawnlet.dev`, `namespaces`.

@@ -42,9 +42,9 @@ pub fn schema(kind: Kind) -> Value {
         Kind::Namespace => object::<NamespaceSpec>("The isolation boundary of records."),
         Kind::Event => structural::of(&schemars::schema_for!(Event)),
     };
-    let (group, version) = kind.api_version().split_once('/').unwrap_or(("", kind.api_version()));
+    let version = if kind.group().is_empty() { kind.api_version() } else { VERSION };
     schema["x-kubernetes-group-version-kind"] =
-        json!([{"group": group, "version": version, "kind": kind.as_str()}]);
+        json!([{"group": kind.group(), "version": version, "kind": kind.as_str()}]);
     schema
 }
 
