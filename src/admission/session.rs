@@ -71,7 +71,7 @@ impl Admission {
             let message = format!("`{name}`: this session {}", why.unwrap_or_default());
             return Err(at_fault(session, "spec.parent", message));
         };
-        let ceiling = self.permissions_of(&parent).await?;
+        let ceiling = permissions_of(&parent, self.agent_of(&parent).await?.as_ref());
         match session.spec.permissions {
             Some(wanted) if wanted > ceiling => {
                 let message = format!("is wider than what the parent {name} may do itself");
@@ -83,18 +83,6 @@ impl Admission {
         session.metadata.owner_references = vec![OwnerReference::of(&parent)];
         session.status.lineage = lineage_below(&parent);
         Ok(Some(parent))
-    }
-
-    /// What a session's agent may do at most.
-    pub(super) async fn permissions_of(&self, session: &Session) -> Result<Permissions, Refusal> {
-        let own = session.spec.permissions;
-        if session.spec.provider == Provider::External {
-            return Ok(own.unwrap_or(Permissions::ApproveAll));
-        }
-        // Of an agent that is gone nothing is known: its children get the least.
-        let agent = self.agent_of(session).await?;
-        let ceiling = agent.map_or(Permissions::DenyAll, |agent| agent.permissions);
-        Ok(own.map_or(ceiling, |own| own.min(ceiling)))
     }
 
     /// The agent that a session runs as its role leaves it, if the daemon runs it and knows both.
@@ -180,6 +168,17 @@ impl Admission {
         };
         Ok(Some(Turn::new(metadata, spec)))
     }
+}
+
+/// What a session may do at most. `agent`: as its role leaves it, see [`Admission::agent_of`].
+pub(super) fn permissions_of(session: &Session, agent: Option<&AgentSpec>) -> Permissions {
+    let own = session.spec.permissions;
+    if session.spec.provider == Provider::External {
+        return own.unwrap_or(Permissions::ApproveAll);
+    }
+    // Of an agent that is gone nothing is known: its children get the least.
+    let ceiling = agent.map_or(Permissions::DenyAll, |agent| agent.permissions);
+    own.map_or(ceiling, |own| own.min(ceiling))
 }
 
 /// Where a child of this session stands.

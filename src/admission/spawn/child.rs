@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::within::{self, Grant};
 use super::{NotSpawned, SpawnRefusal};
-use crate::admission::session::{lineage_below, narrowed};
+use crate::admission::session::{lineage_below, narrowed, permissions_of};
 use crate::admission::{Admission, Refusal, metadata};
 use crate::api::agent::{McpServer, Permissions, Sandbox, SandboxMode};
 use crate::api::session::{DesiredState, Provider, Scope};
@@ -41,7 +41,7 @@ impl Admission {
         let scope = scope_of_child(parent, &wish.spec, inputs)?;
         let role = self.role_of_child(parent, &wish.spec).await?;
         let agent = self.agent_of(parent).await?;
-        let ceiling = self.permissions_of(parent).await?;
+        let ceiling = permissions_of(parent, agent.as_ref());
         let permissions = permissions_of_child(ceiling, wish.spec.permissions)?;
         if parent.spec.provider != Provider::External {
             self.check_sandbox(agent.as_ref(), &wish.spec.agent, role.as_deref()).await?;
