@@ -454,7 +454,7 @@ pub mod keys {
     /// is the idempotency key's own key; `uid` is that of the record.
     #[must_use]
     pub fn spent(until_ms: i64, uid: &Uid) -> Key {
-        Key::new(format!("{SPENT}{:015}/{uid}", until_ms.max(0)))
+        timed(SPENT, until_ms, uid)
     }
 
     /// What sorts before this key is every [`spent`] of this time or an earlier one.
@@ -479,7 +479,7 @@ pub mod keys {
     /// A session's earliest deadline; keys sort by time. The value is the session's key.
     #[must_use]
     pub fn deadline(at_ms: i64, session: &Uid) -> Key {
-        Key::new(format!("{DEADLINES}{:015}/{session}", at_ms.max(0)))
+        timed(DEADLINES, at_ms, session)
     }
 
     /// The prefix of [`deadline`].
@@ -489,11 +489,16 @@ pub mod keys {
     /// is the session's key.
     #[must_use]
     pub fn finished(at_ms: i64, session: &Uid) -> Key {
-        Key::new(format!("{FINISHED}{:015}/{session}", at_ms.max(0)))
+        timed(FINISHED, at_ms, session)
     }
 
     /// The prefix of [`finished`].
     pub const FINISHED: &str = "/finished/";
+
+    /// A key of an index that sorts by time; [`time_in`] reads it.
+    fn timed(prefix: &str, at_ms: i64, uid: &Uid) -> Key {
+        Key::new(format!("{prefix}{:015}/{uid}", at_ms.max(0)))
+    }
 
     /// The time in a key of an index that sorts by time.
     #[must_use]

@@ -132,19 +132,19 @@ fn waits_for_agent(session: &Session) -> Option<Key> {
 
 fn waits_for_role(session: &Session) -> Option<Key> {
     let role = session.spec.role.as_deref().filter(|_| session.status.role.is_none())?;
-    is_false(session, "AgentResolved").then(|| {
-        let metadata = &session.metadata;
-        keys::waiting_for(Kind::Role, &metadata.namespace, &Name::from(role), &metadata.uid)
-    })
+    is_false(session, "AgentResolved").then(|| waiting_in_namespace(session, Kind::Role, role))
 }
 
 fn waits_for_workspace(session: &Session) -> Option<Key> {
     let workspace = session.spec.workspace.as_deref()?;
-    is_false(session, "ScopeResolved").then(|| {
-        let metadata = &session.metadata;
-        let workspace = Name::from(workspace);
-        keys::waiting_for(Kind::Workspace, &metadata.namespace, &workspace, &metadata.uid)
-    })
+    is_false(session, "ScopeResolved")
+        .then(|| waiting_in_namespace(session, Kind::Workspace, workspace))
+}
+
+/// A session waits for something of its own namespace.
+fn waiting_in_namespace(session: &Session, kind: Kind, name: &str) -> Key {
+    let metadata = &session.metadata;
+    keys::waiting_for(kind, &metadata.namespace, &Name::from(name), &metadata.uid)
 }
 
 fn is_false(session: &Session, condition: &str) -> bool {
