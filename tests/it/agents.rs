@@ -15,8 +15,7 @@ fn manifests() -> String {
 }
 
 fn available(agent: &Value) -> Option<&Value> {
-    let conditions = agent["status"]["conditions"].as_array()?;
-    conditions.iter().find(|condition| condition["type"] == "Available")
+    crate::harness::condition(agent, "Available")
 }
 
 /// A program that can be executed, if nothing of it is asked.

@@ -5,10 +5,7 @@ use serde_json::{Value, json};
 use crate::harness::Daemon;
 
 fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
-    object["status"]["conditions"]
-        .as_array()
-        .and_then(|all| all.iter().find(|one| one["type"] == kind))
-        .unwrap_or(&Value::Null)
+    crate::harness::condition(object, kind).unwrap_or(&Value::Null)
 }
 
 /// A waiting turn's session, once the start has failed for this reason.

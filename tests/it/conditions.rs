@@ -6,8 +6,7 @@ use crate::harness::Daemon;
 
 /// A condition of an object: status and reason.
 fn condition<'o>(object: &'o Value, kind: &str) -> Option<(&'o str, &'o str)> {
-    let conditions = object["status"]["conditions"].as_array()?;
-    let found = conditions.iter().find(|one| one["type"] == kind)?;
+    let found = crate::harness::condition(object, kind)?;
     Some((found["status"].as_str()?, found["reason"].as_str()?))
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::Daemon;
+use crate::harness::{Daemon, condition};
 
 /// A daemon whose agent `plain` notes its prompts and does what they say.
 fn daemon() -> Daemon {
@@ -21,16 +21,6 @@ fn role(daemon: &Daemon, name: &str, spec: Value) {
     whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
     let answer = daemon.create("roles", &json!({"metadata": {"name": name}, "spec": whole}));
     assert_eq!(answer.status, 201, "{}", answer.text());
-}
-
-fn condition<'o>(object: &'o Value, kind: &str) -> Option<&'o Value> {
-    object["status"]["conditions"].as_array()?.iter().find(|found| found["type"] == kind)
-}
-
-/// What the session's agent said of a prompt.
-fn say(daemon: &Daemon, session: &str, prompt: &str) -> String {
-    let turn = daemon.ask(session, prompt);
-    daemon.response(turn["metadata"]["name"].as_str().unwrap())
 }
 
 fn manifest(persona: &str) -> String {
@@ -92,21 +82,21 @@ fn a_role_narrows_what_its_sessions_may_do_and_sets_their_model() {
     let path = daemon.path("work/file").display().to_string();
     let ask = format!("[[ask:edit:{path}]]");
     daemon.session("free", "plain", json!({}));
-    let allowed = say(&daemon, "free", &ask);
+    let allowed = daemon.say("free", &ask);
     role(&daemon, "bystander", json!({"permissions": "deny-all", "model": "deep"}));
     daemon.session("held", "plain", json!({"role": "bystander", "permissions": "approve-all"}));
-    let denied = say(&daemon, "held", &ask);
+    let denied = daemon.say("held", &ask);
     assert_ne!(allowed, denied, "nobody was asked, and it may not");
     // What its first start says on an agent's record changes nothing for whoever comes next.
     daemon.agent("other", &["--cap=all", "--options"], json!({}));
     daemon.session("first", "other", json!({"role": "bystander"}));
-    assert_eq!(say(&daemon, "first", &ask), denied);
+    assert_eq!(daemon.say("first", &ask), denied);
     let agent = daemon.until("agents/other", |agent| agent["status"]["lastStart"].is_object());
     assert_eq!(agent["spec"]["permissions"], "approve-all", "{agent:#}");
     assert!(agent["spec"]["model"].is_null(), "{agent:#}");
     daemon.session("next", "other", json!({}));
-    assert_eq!(say(&daemon, "next", &ask), allowed);
-    let config: Value = serde_json::from_str(&say(&daemon, "held", "[[config]]")).unwrap();
+    assert_eq!(daemon.say("next", &ask), allowed);
+    let config: Value = serde_json::from_str(&daemon.say("held", "[[config]]")).unwrap();
     assert_eq!(config["options"]["model"], "deep", "{config}");
 
     // What a role cannot be is refused, and the field named.
@@ -126,7 +116,7 @@ fn a_caller_gives_its_child_a_role_that_is_there_and_no_other() {
     daemon.session("chief", "plain", json!({"ttl": "1h", "delegation": delegation}));
     let spawn = |role: &str| {
         let line = "spawnlet spawn --agent plain --ttl 5m --prompt hello";
-        say(&daemon, "chief", &format!("[[run:{line} --name {role} --role {role}]]"))
+        daemon.say("chief", &format!("[[run:{line} --name {role} --role {role}]]"))
     };
     let servers = json!([{"name": "more", "type": "stdio", "command": "/bin/true"}]);
     role(&daemon, "equipped", json!({"mcpServers": servers}));
@@ -146,7 +136,7 @@ fn a_caller_gives_its_child_a_role_that_is_there_and_no_other() {
     let spec = json!({"role": "bystander", "ttl": "1h", "delegation": delegation});
     daemon.session("warden", "plain", spec);
     let line = "spawnlet spawn --agent plain --ttl 5m --name ward";
-    assert!(say(&daemon, "warden", &format!("[[run:{line}]]")).starts_with("exit 0"));
+    assert!(daemon.say("warden", &format!("[[run:{line}]]")).starts_with("exit 0"));
     assert_eq!(daemon.get("sessions/ward")["spec"]["permissions"], "deny-all");
 }
 

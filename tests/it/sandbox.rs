@@ -56,9 +56,7 @@ fn daemon(mode: &str) -> Daemon {
 fn attack(daemon: &Daemon, signal: &str) -> String {
     let (data, outside) = (daemon.path("data"), daemon.path("outside"));
     let prompt = format!("[[attack:{signal} {} {}]]", data.display(), outside.display());
-    let turn = daemon.ask("s", &prompt);
-    assert_eq!(turn["status"]["phase"], "Completed", "{turn:#}");
-    daemon.response(turn["metadata"]["name"].as_str().unwrap())
+    daemon.say("s", &prompt)
 }
 
 fn all(names: &[&str], result: &str) -> Vec<String> {
@@ -66,9 +64,7 @@ fn all(names: &[&str], result: &str) -> Vec<String> {
 }
 
 fn condition(daemon: &Daemon, kind: &str) -> Option<Value> {
-    let session = daemon.get("sessions/s");
-    let conditions = session["status"]["conditions"].as_array().unwrap();
-    conditions.iter().find(|one| one["type"] == kind).cloned()
+    crate::harness::condition(&daemon.get("sessions/s"), kind).cloned()
 }
 
 #[test]

@@ -247,8 +247,7 @@ fn an_agent_with_a_home_of_its_own_has_it_below_the_data_directory_and_logs_in_t
 }
 
 fn auth_required(agent: &Value) -> Option<&str> {
-    let conditions = agent["status"]["conditions"].as_array()?;
-    conditions.iter().find(|found| found["type"] == "AuthRequired")?["status"].as_str()
+    crate::harness::condition(agent, "AuthRequired")?["status"].as_str()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Daemon, Request, path_of};
+use crate::harness::{Answer, Daemon, Request, condition, path_of};
 
 /// A daemon with an agent that delegates, its session `chief`, and an agent for the children.
 fn office(capabilities: &str, delegation: Value) -> Daemon {
@@ -15,19 +15,12 @@ fn office(capabilities: &str, delegation: Value) -> Daemon {
     daemon
 }
 
-/// What the agent of a session says to a prompt.
-fn say(daemon: &Daemon, session: &str, prompt: &str) -> String {
-    let turn = daemon.ask(session, prompt);
-    assert_eq!(turn["status"]["phase"], "Completed", "{turn}");
-    daemon.response(turn["metadata"]["name"].as_str().unwrap())
-}
-
 /// The token of the process that a session's agent is now. It goes by a file, so that it is in no
 /// transcript.
 fn token_of(daemon: &Daemon, session: &str) -> String {
     let copy = daemon.path("environ");
     let prompt = format!("[[run:cp /proc/self/environ {}]]", copy.display());
-    assert!(say(daemon, session, &prompt).starts_with("exit 0"));
+    assert!(daemon.say(session, &prompt).starts_with("exit 0"));
     let environ = std::fs::read(&copy).unwrap();
     std::fs::remove_file(&copy).unwrap();
     let environ = String::from_utf8(environ).unwrap();
@@ -49,11 +42,8 @@ fn spawn(daemon: &Daemon, token: &str, name: &str, spec: &Value) -> Answer {
 fn an_agent_makes_children_by_command_line_and_by_mcp() {
     let daemon = office("http,resume", json!({"enabled": true}));
     daemon.session("other", "worker", json!({}));
-    let said = say(
-        &daemon,
-        "chief",
-        "[[run:spawnlet spawn --agent worker --ttl 5m --name kid --prompt hello]]",
-    );
+    let said = daemon
+        .say("chief", "[[run:spawnlet spawn --agent worker --ttl 5m --name kid --prompt hello]]");
     assert_eq!(said, "exit 0\nsession/kid\n");
     let kid = daemon.get("sessions/kid");
     let chief = daemon.get("sessions/chief");
@@ -64,49 +54,48 @@ fn an_agent_makes_children_by_command_line_and_by_mcp() {
     assert_eq!(turn["status"]["phase"], "Completed", "{turn}");
     assert_eq!(turn["spec"]["source"]["kind"], "spawn");
     // A child delegates only if it was said so.
-    assert_eq!(say(&daemon, "kid", "[[env:SPAWNLET_TOKEN]]"), "(not set)");
-    assert_eq!(say(&daemon, "kid", "[[servers]]"), "[]");
+    assert_eq!(daemon.say("kid", "[[env:SPAWNLET_TOKEN]]"), "(not set)");
+    assert_eq!(daemon.say("kid", "[[servers]]"), "[]");
 
     // It sees itself and its own, and nobody else.
-    let said = say(&daemon, "chief", "[[run:spawnlet get sessions -o name]]");
+    let said = daemon.say("chief", "[[run:spawnlet get sessions -o name]]");
     assert_eq!(said, "exit 0\nsession/chief\nsession/kid\n");
-    assert!(say(&daemon, "chief", "[[run:spawnlet get session other]]").starts_with("exit 1"));
-    assert!(say(&daemon, "chief", "[[run:spawnlet get agents]]").starts_with("exit 1"));
-    let said = say(&daemon, "chief", "[[run:spawnlet response kid-1]]");
+    assert!(daemon.say("chief", "[[run:spawnlet get session other]]").starts_with("exit 1"));
+    assert!(daemon.say("chief", "[[run:spawnlet get agents]]").starts_with("exit 1"));
+    let said = daemon.say("chief", "[[run:spawnlet response kid-1]]");
     assert_eq!(said, "exit 0\necho: hello");
 
     // The same way over MCP, in the server that it was told of.
-    let listed = say(&daemon, "chief", "[[mcp:available_agents:{}]]");
+    let listed = daemon.say("chief", "[[mcp:available_agents:{}]]");
     assert!(listed.contains("worker"), "{listed}");
     let call = json!({"agentId": "worker", "prompt": "hi", "background": false});
-    let told = say(&daemon, "chief", &format!("[[mcp:prompt_to_agent:{call}]]"));
+    let told = daemon.say("chief", &format!("[[mcp:prompt_to_agent:{call}]]"));
     let told: Value = serde_json::from_str(&told).unwrap();
     assert_eq!((&told["status"], &told["content"]), (&json!("completed"), &json!("echo: hi")));
 
     // A child that works is cancelled by its parent, and then deleted.
-    let made = say(
-        &daemon,
+    let made = daemon.say(
         "chief",
         "[[run:spawnlet spawn --agent worker --ttl 5m --name slow --idempotency-key k]]",
     );
     assert_eq!(made, "exit 0\nsession/slow\n");
     let running = daemon.turn("slow", "[[say:here.]][[never]]");
     daemon.said("slow", &running, "here.");
-    assert!(say(&daemon, "chief", "[[run:spawnlet cancel slow]]").starts_with("exit 0"));
+    assert!(daemon.say("chief", "[[run:spawnlet cancel slow]]").starts_with("exit 0"));
     let ended = daemon.ended(&running);
     assert_eq!(ended["status"]["phase"], "Cancelled", "{ended}");
     assert_eq!(ended["status"]["cancel"]["by"], "Parent", "{ended}");
     let repeated = "[[run:spawnlet spawn --agent worker --ttl 5m --name slow --idempotency-key k]]";
-    assert_eq!(say(&daemon, "chief", repeated), "exit 0\nsession/slow\n");
-    assert!(say(&daemon, "chief", "[[run:spawnlet delete session slow]]").starts_with("exit 0"));
+    assert_eq!(daemon.say("chief", repeated), "exit 0\nsession/slow\n");
+    assert!(daemon.say("chief", "[[run:spawnlet delete session slow]]").starts_with("exit 0"));
     daemon.gone("sessions/slow");
-    let refused = say(&daemon, "chief", repeated);
+    let refused = daemon.say("chief", repeated);
     assert!(refused.starts_with("exit 65"), "{refused}");
     assert!(refused.contains("slow") && refused.contains("was deleted since"), "{refused}");
     assert!(!daemon.has("sessions/slow"));
     // What is above and beside it stays.
-    assert!(say(&daemon, "chief", "[[run:spawnlet delete session chief]]").starts_with("exit 1"));
-    assert!(say(&daemon, "chief", "[[run:spawnlet stop other]]").starts_with("exit 1"));
+    assert!(daemon.say("chief", "[[run:spawnlet delete session chief]]").starts_with("exit 1"));
+    assert!(daemon.say("chief", "[[run:spawnlet stop other]]").starts_with("exit 1"));
     assert!(daemon.has("sessions/chief") && daemon.has("sessions/other"));
 }
 
@@ -193,7 +182,7 @@ fn an_agent_is_refused_with_the_exit_code_that_says_why() {
         (format!("spawnlet {base} --workspace other"), 77, "SPAWN_PERMISSION_DENIED"),
         (format!("spawnlet {base} --mcp-server mail"), 77, "SPAWN_PERMISSION_DENIED"),
     ] {
-        let said = say(&daemon, "chief", &format!("[[run:{command}]]"));
+        let said = daemon.say("chief", &format!("[[run:{command}]]"));
         assert!(said.starts_with(&format!("exit {exit}\n")), "{command}: {said}");
         assert!(said.contains(words), "{command}: {said}");
     }
@@ -235,18 +224,15 @@ fn no_child_goes_deeper_or_further_than_its_ancestors_may() {
     // Its parent has lived for a moment: as long as that one is too long for a child of it.
     assert_eq!(spawn(&daemon, &token, "grandkid", &spec("5m")).status, 422);
     assert_eq!(spawn(&daemon, &token, "grandkid", &spec("3m")).status, 201);
-    let said = say(&daemon, "grandkid", "[[run:spawnlet spawn --agent worker --ttl 1m]]");
+    let said = daemon.say("grandkid", "[[run:spawnlet spawn --agent worker --ttl 1m]]");
     assert!(said.starts_with("exit 65\n"), "{said}");
     assert!(said.contains("SPAWN_DEPTH_EXCEEDED"), "{said}");
-    let said = say(
-        &daemon,
-        "grandkid",
-        "[[mcp:prompt_to_agent:{\"agentId\":\"worker\",\"prompt\":\"x\"}]]",
-    );
+    let said =
+        daemon.say("grandkid", "[[mcp:prompt_to_agent:{\"agentId\":\"worker\",\"prompt\":\"x\"}]]");
     assert!(said.contains("SPAWN_DEPTH_EXCEEDED"), "{said}");
     let forged = "[[run:env SPAWNLET_SESSION_ID=x SPAWNLET_PARENT_SESSION_ID=y \
                   spawnlet spawn --agent worker --ttl 1m]]";
-    assert!(say(&daemon, "grandkid", forged).contains("SPAWN_DEPTH_EXCEEDED"));
+    assert!(daemon.say("grandkid", forged).contains("SPAWN_DEPTH_EXCEEDED"));
     // The whole family goes with its head, deepest first, and no token of it opens anything.
     daemon.ok(&["delete", "session", "chief", "--wait"]);
     assert!(!daemon.has("sessions/kid") && !daemon.has("sessions/grandkid"));
@@ -257,17 +243,16 @@ fn no_child_goes_deeper_or_further_than_its_ancestors_may() {
 #[test]
 fn an_agent_without_mcp_over_http_has_the_command_line_alone() {
     let daemon = office("resume", json!({"enabled": true}));
-    assert_eq!(say(&daemon, "chief", "[[servers]]"), "[]");
+    assert_eq!(daemon.say("chief", "[[servers]]"), "[]");
     let chief = daemon.get("sessions/chief");
-    let conditions = chief["status"]["conditions"].as_array().unwrap();
-    let told = conditions.iter().find(|found| found["type"] == "DelegationUnavailable").unwrap();
+    let told = condition(&chief, "DelegationUnavailable").unwrap();
     assert_eq!((&told["status"], &told["reason"]), (&json!("True"), &json!("NoHttpServers")));
-    let said = say(&daemon, "chief", "[[run:spawnlet spawn --agent worker --ttl 1m --name kid]]");
+    let said = daemon.say("chief", "[[run:spawnlet spawn --agent worker --ttl 1m --name kid]]");
     assert_eq!(said, "exit 0\nsession/kid\n");
     // Without delegation there is no way at all.
     daemon.session("plain", "boss", json!({}));
     assert_eq!(
-        say(&daemon, "plain", "[[env:SPAWNLET_TOKEN]] [[env:SPAWNLET_URL]]"),
+        daemon.say("plain", "[[env:SPAWNLET_TOKEN]] [[env:SPAWNLET_URL]]"),
         "(not set)(not set)"
     );
     // The end of the parent is the end of its children.

@@ -8,6 +8,7 @@
 mod caller;
 mod http;
 mod processes;
+mod seen;
 mod strace;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,6 +24,7 @@ use serde_json::{Value, json};
 pub(crate) use caller::Caller;
 pub(crate) use http::{Answer, Request};
 pub(crate) use processes::wait_gone;
+pub(crate) use seen::condition;
 pub(crate) use strace::Strace;
 
 /// Longer than anything may take on a busy machine; no test waits for it when it passes.
@@ -333,12 +335,6 @@ impl Daemon {
     pub(crate) fn turn(&self, session: &str, prompt: &str) -> String {
         let turn = self.ok(&["prompt", session, prompt, "--detach"]);
         turn.trim().strip_prefix("turn/").unwrap().to_owned()
-    }
-
-    /// Makes a turn and gives it as it ended.
-    pub(crate) fn ask(&self, session: &str, prompt: &str) -> Value {
-        let turn = self.turn(session, prompt);
-        self.ended(&turn)
     }
 
     /// A turn, once it has ended.
