@@ -86,7 +86,7 @@ fn longer(session: &Value, by: Dur) -> Result<Dur, Failure> {
     }
 }
 
-/// When the session's ttl ends, from its creation.
+/// When the session's ttl ends, as `Session::ttl_ends_at` has it.
 fn ends_at(session: &Value) -> Option<String> {
     let from = session
         .pointer("/status/ttlCountsFrom")
